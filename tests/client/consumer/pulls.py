@@ -6,7 +6,7 @@ from orderlymq_runtime.remoting.connection import Connection
 
 
 def send_away(command: RemotingCommand, _conn: Connection) -> RemotingCommand:
-    """End a pull as a broker does that has no place where it can wait."""
+    """Answer a pull as a broker without room for waiting pulls does."""
     ext = {
         "suggestWhichBrokerId": "0",
         "nextBeginOffset": command.ext["queueOffset"],

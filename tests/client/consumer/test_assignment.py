@@ -1,4 +1,4 @@
-"""Division of queues: what RocketMQ's strategies give for the same sorted input."""
+"""Assignment of queues: the same results as RocketMQ's strategies for the same sorted input."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -63,14 +63,14 @@ def _shares(
 def test_averagely_gives_contiguous_shares(
     queues: int, members: int, shares: list[list[int]]
 ) -> None:
-    """RBL-01, GRP-04: 8 queues over 3 members are 3, 3, 2."""
+    """Law: AVG gives contiguous shares: 8 queues over 3 members are 3, 3, 2 (RBL-01, GRP-04)."""
     names = [f"c{number}" for number in range(members)]
 
     assert _shares(Averagely(), _queues(queues), names) == shares
 
 
 def _java_averagely(index: int, queues: int, members: int) -> list[int]:
-    """The arithmetic as RocketMQ's AllocateMessageQueueAveragely writes it."""
+    """The arithmetic of RocketMQ's AllocateMessageQueueAveragely."""
     rest = queues % members
     if queues <= members:
         average = 1
@@ -84,7 +84,7 @@ def _java_averagely(index: int, queues: int, members: int) -> list[int]:
 
 @given(st.integers(1, 40), st.integers(1, 12))
 def test_averagely_agrees_with_javas_arithmetic(queues: int, members: int) -> None:
-    """A member in Java must come to the same division."""
+    """Law: a Java member computes the same shares."""
     names = [f"c{number:02}" for number in range(members)]
 
     assert _shares(Averagely(), _queues(queues), names) == [
@@ -93,7 +93,7 @@ def test_averagely_agrees_with_javas_arithmetic(queues: int, members: int) -> No
 
 
 def test_by_circle_deals_like_cards() -> None:
-    """AllocateMessageQueueAveragelyByCircle."""
+    """Law: AVG_BY_CIRCLE deals the queues out in turn (AllocateMessageQueueAveragelyByCircle)."""
     assert _shares(AveragelyByCircle(), _queues(7), ["a", "b", "c"]) == [
         [0, 3, 6],
         [1, 4],
@@ -102,7 +102,7 @@ def test_by_circle_deals_like_cards() -> None:
 
 
 def test_the_consistent_ring_is_rocketmqs() -> None:
-    """MD5 of `client-0`..`client-9`, queues by their Java text; points computed by hand from MD5."""
+    """Law: the consistent ring is RocketMQ's: MD5 of `client-0`..`client-9`, queues by their Java text."""
 
     def point(text: str) -> int:
         return int.from_bytes(md5(text.encode()).digest()[:4], "big")
@@ -120,7 +120,7 @@ def test_the_consistent_ring_is_rocketmqs() -> None:
 
 
 def test_a_leaving_member_moves_only_its_own_queues() -> None:
-    """Consistent hashing exists for this."""
+    """Law: with consistent hashing a leaving member's queues move, and no others."""
     queues = _queues(32)
     before = {
         member: set(assign(ConsistentHash(), "G", member, queues, ["a", "b", "c"]))
@@ -136,14 +136,14 @@ def test_a_leaving_member_moves_only_its_own_queues() -> None:
 
 
 def test_config_takes_what_it_names_as_far_as_it_exists() -> None:
-    """AllocateMessageQueueByConfig."""
+    """Law: ByConfig takes the named queues that exist (AllocateMessageQueueByConfig)."""
     wanted = (MessageQueue("T", "broker-a", 2), MessageQueue("T", "broker-a", 9))
 
     assert _shares(ByConfig(wanted), _queues(4), ["a"]) == [[2]]
 
 
 def test_machine_room_divides_the_room_and_gives_the_rest_to_the_first() -> None:
-    """AllocateMessageQueueByMachineRoom: names of another form do not count."""
+    """Law: ByMachineRoom divides its rooms' queues and gives the rest to the first members; other name forms do not count (AllocateMessageQueueByMachineRoom)."""
     queues = [*_queues(5, "r1@b"), *_queues(3, "r2@b"), *_queues(2, "plain"), *_queues(2, "r1@b@c")]
     strategy = ByMachineRoom(frozenset({"r1"}))
 
@@ -151,7 +151,7 @@ def test_machine_room_divides_the_room_and_gives_the_rest_to_the_first() -> None
 
 
 def test_nearby_serves_the_own_room_and_shares_rooms_without_members() -> None:
-    """AllocateMachineRoomNearby."""
+    """Law: MachineRoomNearby serves the member's own room and shares rooms without members (AllocateMachineRoomNearby)."""
     queues = [*_queues(2, "r1-b"), *_queues(2, "r2-b"), *_queues(2, "r3-b")]
     strategy = MachineRoomNearby(
         Averagely(), lambda queue: queue.broker_name[:2], lambda member: member[:2]
@@ -168,7 +168,7 @@ def test_nearby_serves_the_own_room_and_shares_rooms_without_members() -> None:
 
 
 def test_a_resolver_must_name_a_room() -> None:
-    """An empty room is a mistake of the resolver."""
+    """Law: a resolver that names an empty room is refused."""
     strategy = MachineRoomNearby(Averagely(), lambda _: "", lambda _: "r1")
 
     with pytest.raises(SettingError, match="resolver must name one"):
@@ -176,7 +176,7 @@ def test_a_resolver_must_name_a_room() -> None:
 
 
 def test_a_member_that_is_not_listed_gets_nothing() -> None:
-    """AllocateMessageQueueStrategy.check: the caller keeps what it has and asks again."""
+    """Law: a member that is not listed gets nothing; its caller keeps its queues and asks again."""
     assert assign(Averagely(), "G", "x", _queues(4), ["a"]) == []
 
 
@@ -188,7 +188,7 @@ def test_a_member_that_is_not_listed_gets_nothing() -> None:
 def test_every_queue_has_exactly_one_owner_whatever_the_order_of_the_lists(
     strategy: AssignmentStrategy, count: int, members: set[str]
 ) -> None:
-    """GRP-04: union complete, no overlap; both lists are sorted first."""
+    """Law: each queue has exactly one owner, whatever the order of the lists (GRP-04)."""
     queues = _queues(count)
     found = [
         queue
@@ -200,14 +200,14 @@ def test_every_queue_has_exactly_one_owner_whatever_the_order_of_the_lists(
 
 
 def test_strategies_carry_rocketmqs_names() -> None:
-    """RBL-02: brokers and settings know them by these."""
+    """Law: strategies have RocketMQ's names, which brokers and settings use (RBL-02)."""
     assert sorted(STRATEGIES) == ["AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH"]
     with pytest.raises(SettingError, match="virtual_nodes"):
         ConsistentHash(-1)
 
 
 async def test_a_consumer_that_leaves_the_division_to_the_brokers_takes_what_they_name() -> None:
-    """And keeps what it has while they cannot say."""
+    """Law: with assignment by brokers, a consumer takes what they name and keeps its queues while they cannot answer."""
     queues: list[int] = [2]
 
     def answer(command: RemotingCommand, _conn: Connection) -> RemotingCommand:
@@ -252,7 +252,7 @@ async def test_a_consumer_that_leaves_the_division_to_the_brokers_takes_what_the
     ],
 )
 def test_shares_that_are_not_even_are_said(members: int, queues: int, said: str) -> None:
-    """Queues of retry topics are no share."""
+    """Law: uneven shares are reported; queues of retry topics do not count."""
     assert uneven_shares(members, ["T"] * queues + ["%RETRY%G"]) == said
 
 
@@ -263,7 +263,7 @@ def test_shares_that_are_not_even_are_said(members: int, queues: int, said: str)
 def test_who_writes_a_class_of_ones_own_names_its_arguments_freely(
     call: Callable[..., object],
 ) -> None:
-    """A protocol that could be called by keyword fits no class with other names, says pyright; ours have others."""
+    """Law: the protocols' methods take positional arguments only, so that users' classes may name them freely."""
     kinds = {each.kind for each in inspect.signature(call).parameters.values()}
 
     assert kinds == {inspect.Parameter.POSITIONAL_ONLY}

@@ -1,4 +1,4 @@
-"""Start positions of groups without an offset at real brokers, which answer otherwise than a stand-in might."""
+"""Start positions of groups without an offset at real brokers, whose answers may differ from a stand-in's."""
 
 import asyncio
 import time
@@ -32,14 +32,14 @@ IN_AN_HOUR = time.strftime("%Y%m%d%H%M%S", time.localtime(time.time() + 3_600))
     [
         ("first", ["older", "old", "new"]),
         ("last", ["older", "old", "new"]),
-        # The message nearest to a time behind the end is the last one, as RocketMQ answers.
+        # For a time behind the end, the nearest message is the last one, as RocketMQ answers.
         ("timestamp", ["old", "new"]),
     ],
 )
 async def test_a_new_group_of_a_young_topic_misses_only_what_a_time_excludes(
     orderlymq_cluster: Cluster, where: str, expected: list[str], *, ordered: bool
 ) -> None:
-    """Law: LAST passes over nothing of a queue that keeps its first message, a time does; the start is kept."""
+    """Law: LAST skips nothing in a queue that still has its first message; a time does. The start is kept."""
     topic, group = f"{where}-{ordered}", f"group-{where}-{ordered}"
     await asyncio.to_thread(orderlymq_cluster.create_topic, topic, queues=1)
     seen: list[str] = []
@@ -60,7 +60,7 @@ async def test_a_new_group_of_a_young_topic_misses_only_what_a_time_excludes(
             settings=settings,
         ):
             async with asyncio.timeout(20):
-                # Before that the consumer may not have asked yet where it begins.
+                # Earlier, the consumer may not have asked yet where it begins.
                 while len(seen) < len(expected) - 1:  # noqa: ASYNC110 - the listener only notes
                     await asyncio.sleep(0.02)
                 await producer.send(topic, "new", key="k")
@@ -74,7 +74,7 @@ async def test_a_new_group_of_a_young_topic_misses_only_what_a_time_excludes(
 async def test_what_a_group_handed_back_is_owed_wherever_it_begins(
     orderlymq_cluster: Cluster, where: str
 ) -> None:
-    """Law: a message that was handed back while nobody had read the retry topic comes again."""
+    """Law: a returned message comes again, even if nobody had read the retry topic before."""
     topic, group = f"owed-{where}", f"owing-{where}"
     await asyncio.to_thread(orderlymq_cluster.create_topic, topic, queues=1)
     failed = asyncio.Event()

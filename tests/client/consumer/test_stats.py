@@ -1,4 +1,4 @@
-"""A consumer counts its own work: RocketMQ's five rates, the histogram of its listener, and the results that count as done."""
+"""A consumer's statistics: RocketMQ's five rates, the histogram of its listener, and the results that count as done."""
 
 import asyncio
 
@@ -48,12 +48,12 @@ def done(
 def test_each_result_of_a_listener_counts_its_messages(
     call: ListenerDone, expected: tuple[int, int]
 ) -> None:
-    """MET-04, MET-05: done and failed by result, for both listeners; COMMIT counts, too."""
+    """Law: messages count as done or failed by the listener's result; COMMIT counts as done (MET-04, MET-05)."""
     assert outcome(call, 5) == expected
 
 
 def test_rates_are_of_the_last_minute_and_totals_of_the_whole_life() -> None:
-    """MET-01 to MET-03: averages over calls, rates over seconds; after an hour only totals are left."""
+    """Law: rates cover the last minute, totals the whole life (MET-01 to MET-03)."""
     stats = ConsumerStats()
     for second in range(30):
         stats.pulled("T", 32, 20, second * 1_000)
@@ -75,7 +75,7 @@ def test_rates_are_of_the_last_minute_and_totals_of_the_whole_life() -> None:
 
 @given(st.lists(st.integers(0, 100_000), max_size=50))
 def test_every_call_is_in_one_column_of_the_histogram(durations: list[int]) -> None:
-    """MET-03: the columns' sum is the number of calls, each where its duration belongs."""
+    """Law: each call is in exactly one column of the histogram, by its duration (MET-03)."""
     stats = ConsumerStats()
     for at, duration_ms in enumerate(durations):
         stats.listened("T", 1, done(OrderedResult.SUCCESS), duration_ms, at)
@@ -92,7 +92,7 @@ def test_every_call_is_in_one_column_of_the_histogram(durations: list[int]) -> N
 
 
 async def test_a_consumer_reports_its_figures_to_its_user_and_to_rocketmqs_tools() -> None:
-    """`Consumer.stats`, and `statusTable` of 307, by which `mqadmin consumerStatus` prints them."""
+    """Law: `Consumer.stats` and statusTable of 307 (for `mqadmin consumerStatus`) show the same counts."""
     async with running(topics={"T": 1}, ordered=True) as cluster:
         fill(cluster, 3, queues=1)
         inbox = Inbox()
@@ -127,7 +127,7 @@ async def _ask(cluster: FakeCluster) -> dict[str, dict[str, dict[str, float]]]:
 
 
 async def test_pulls_that_wait_for_room_are_counted() -> None:
-    """MET-06: the counter rises while a listener stands still and more than the limit is cached."""
+    """Law: pulls that wait for room are counted (MET-06)."""
     async with running(topics={"T": 1}, ordered=True) as cluster:
         fill(cluster, 10, queues=1)
         inbox = Inbox()

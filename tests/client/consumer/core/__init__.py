@@ -1,1 +1,1 @@
-"""Tests of the push consumer's decisions."""
+"""Tests of what the push consumer's core decides."""

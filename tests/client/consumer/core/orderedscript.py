@@ -1,8 +1,8 @@
 """
-A script for the ordered core: virtual time, a broker that answers when the test says so.
+A script for the ordered core: virtual time, and a broker that answers when the test says so.
 
-It checks after every event what must always hold: at most one listener call per queue, deliveries of one
-generation in the order of their offsets, nothing delivered, pulled or committed without a live lease.
+After each event it checks what must always hold: at most one listener call per queue, the deliveries of one
+generation in the order of their offsets, and nothing delivered, pulled or committed without a live lease.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,7 +40,7 @@ from tests.client.messages import QUEUE, message
 
 @dataclass
 class Script:
-    """Plays events against one core and keeps what it said.
+    """Plays events to one core and keeps its effects.
 
     Attributes:
         has_worker: each delivery finds a free worker and begins; else the test begins it.
@@ -57,7 +57,7 @@ class Script:
         self.core = OrderedConsumer("G", self.rules)
 
     def play(self, event: Event) -> list[Instruction]:
-        """Give an event to the core; return and check what it said."""
+        """Give an event to the core; check and return its effects."""
         said = self.core.handle(event, self.now)
         if isinstance(event, ListenerDone):
             self.running.pop(event.queue, None)
@@ -82,7 +82,7 @@ class Script:
     # what tests say
 
     def tick(self, ms: int) -> list[Instruction]:
-        """Let time pass, waking the core at every moment that it asked for."""
+        """Let time pass, and wake the core whenever it asked for it."""
         end = self.now + ms
         said: list[Instruction] = []
         for _ in range(10_000):
@@ -168,7 +168,7 @@ class Script:
 
     @property
     def letters(self) -> list[tuple[int, ParkedFrom | None]]:
-        """Offset of every hand-over so far, and what holds it."""
+        """The offset of every dead letter so far, and the message that parks its key."""
         return [
             (said.message.queue_offset, said.parked)
             for said in self.said
@@ -192,7 +192,7 @@ class Script:
 
     @property
     def delivered(self) -> list[list[int]]:
-        """Offsets of every delivery so far."""
+        """The offsets of every delivery so far."""
         return [
             [each.queue_offset for each in said.messages]
             for said in self.said
@@ -208,7 +208,7 @@ class Script:
 
 
 def without_reports(said: list[Instruction]) -> list[Instruction]:
-    """Leave the log lines out."""
+    """Return the effects without log lines."""
     return [each for each in said if not isinstance(each, Report)]
 
 

@@ -1,4 +1,4 @@
-"""The concurrent consumer core: acknowledgement, send-back, the sliding offset, the time-out."""
+"""The concurrent consumer core: acknowledgements, returned messages, the committed offset, the time-out."""
 
 import pytest
 
@@ -105,7 +105,7 @@ class Script:
 
 
 def test_many_messages_of_one_queue_are_handed_out_together() -> None:
-    """CON-02, CON-12: no waiting for each other."""
+    """Law: several batches of one queue are delivered at the same time (CON-02, CON-12)."""
     script = Script(ConcurrentRules(batch_max=2))
 
     handed = script.pulled(0, 1, 2, 3, 4)
@@ -114,7 +114,7 @@ def test_many_messages_of_one_queue_are_handed_out_together() -> None:
 
 
 def test_the_offset_is_the_lowest_unfinished_over_all_batches() -> None:
-    """OFS-03, CON-12: finish 3, 5, 7 -> 0; finish 0 -> 1; all -> 10."""
+    """Law: the committed offset is the lowest unfinished one over all batches (OFS-03, CON-12): finish 3, 5, 7 -> 0; finish 0 -> 1; all -> 10."""
     script = Script()
     handed = script.pulled(*range(10))
 
@@ -129,7 +129,7 @@ def test_the_offset_is_the_lowest_unfinished_over_all_batches() -> None:
 
 
 def test_the_ack_index_divides_a_batch() -> None:
-    """CON-07, OFS-12: 5 acknowledged, 5 sent back; with the copies taken the offset is the end."""
+    """Law: ack_index divides a batch (CON-07, OFS-12): 5 acknowledged, 5 returned; when the broker took the copies, the offset is the end."""
     script = Script(ConcurrentRules(batch_max=10))
     (deliver,) = script.pulled(*range(10))
 
@@ -144,7 +144,7 @@ def test_the_ack_index_divides_a_batch() -> None:
 
 @pytest.mark.parametrize("ack_index", [-1, -2, -1_000])
 def test_an_ack_index_before_the_first_message_acknowledges_none(ack_index: int) -> None:
-    """Below -1 it once counted from the end, and messages that nobody had done were committed."""
+    """Law: an ack_index below -1 acknowledges nothing; it once counted from the end and committed messages that were not done."""
     script = Script(ConcurrentRules(batch_max=3))
     (deliver,) = script.pulled(0, 1, 2)
 
@@ -164,7 +164,7 @@ def test_an_ack_index_before_the_first_message_acknowledges_none(ack_index: int)
 def test_a_failed_batch_is_sent_back_whole(
     result: ConcurrentResult | None, raised: str | None, text: str
 ) -> None:
-    """CON-05, CON-08, CON-09, LOG-17, LOG-21: later and exceptions alike."""
+    """Law: RECONSUME_LATER and an exception both return the whole batch (CON-05, CON-08, CON-09, LOG-17, LOG-21)."""
     script = Script(ConcurrentRules(batch_max=3))
     (deliver,) = script.pulled(0, 1, 2)
 
@@ -175,7 +175,7 @@ def test_a_failed_batch_is_sent_back_whole(
 
 
 def test_the_context_chooses_the_delay_of_the_retry() -> None:
-    """CFG-X6: -1 is the dead-letter queue, n is level n."""
+    """Law: delay_level sets the delay of a returned message (CFG-X6): -1 is the dead-letter queue, n is level n."""
     script = Script()
     (deliver,) = script.pulled(0)
 
@@ -185,7 +185,7 @@ def test_the_context_chooses_the_delay_of_the_retry() -> None:
 
 
 def test_a_message_the_broker_did_not_take_back_is_tried_here_again_after_five_seconds() -> None:
-    """CON-10: reconsume times + 1, the offset does not pass it."""
+    """Law: a message that the broker did not take back is delivered again here after five seconds, and the offset does not pass it (CON-10)."""
     script = Script()
     (deliver,) = script.pulled(0)
     script.done(deliver, ConcurrentResult.RECONSUME_LATER)
@@ -200,7 +200,7 @@ def test_a_message_the_broker_did_not_take_back_is_tried_here_again_after_five_s
 
 
 def test_broadcasting_drops_failures_with_a_line_in_the_log() -> None:
-    """BRD-03, LOG-22: no retry, the next message follows."""
+    """Law: in broadcasting mode a failed message is dropped with a log line (BRD-03, LOG-22)."""
     script = Script(ConcurrentRules(broadcasting=True))
     handed = script.pulled(0, 1)
 
@@ -213,7 +213,7 @@ def test_broadcasting_drops_failures_with_a_line_in_the_log() -> None:
 
 
 def test_a_result_after_the_queue_was_lost_is_not_processed() -> None:
-    """CON-06, LOG-23: no commit, no send-back."""
+    """Law: the result of a lost queue is ignored: no commit, nothing returned (CON-06, LOG-23)."""
     script = Script()
     (deliver,) = script.pulled(0)
     script.play(Assigned(frozenset()))
@@ -225,7 +225,7 @@ def test_a_result_after_the_queue_was_lost_is_not_processed() -> None:
 
 
 def test_a_delivery_of_a_lost_queue_is_not_started() -> None:
-    """CON-03."""
+    """Law: a delivery of a lost queue does not begin (CON-03)."""
     script = Script()
     (deliver,) = script.pulled(0)
     assert script.core.maybe_start(deliver, 0)
@@ -239,7 +239,7 @@ def test_a_delivery_of_a_lost_queue_is_not_started() -> None:
 
 
 def test_a_message_that_sits_15_minutes_in_a_listener_is_sent_back_at_level_3() -> None:
-    """CON-15: measured from the listener's start, once."""
+    """Law: a message in a listener for 15 minutes is returned at level 3, once (CON-15)."""
     script = Script()
     (deliver,) = script.pulled(0)
     script.now = 1_000
@@ -259,7 +259,7 @@ def test_a_message_that_sits_15_minutes_in_a_listener_is_sent_back_at_level_3() 
 
 
 def test_no_more_than_sixteen_are_sent_back_at_once() -> None:
-    """CON-15: the rest follows right after."""
+    """Law: at most sixteen such messages are returned at the same time; the others follow (CON-15)."""
     script = Script()
     handed = script.pulled(*range(20))
     for deliver in handed:
@@ -273,7 +273,7 @@ def test_no_more_than_sixteen_are_sent_back_at_once() -> None:
 
 
 def test_one_stuck_message_lets_two_thousand_others_pass_and_then_pulling_stops() -> None:
-    """FLW-01: at most the span and one pull behind it."""
+    """Law: behind one stuck message, pulling goes on up to the span of 2000 and one more pull (FLW-01)."""
     script = Script(ConcurrentRules(limits=FlowLimits(queue_count=10_000)))
     handed = script.pulled(*range(32))
     for each in handed[1:]:
@@ -293,7 +293,7 @@ def test_one_stuck_message_lets_two_thousand_others_pass_and_then_pulling_stops(
 
 
 def test_an_illegal_offset_and_a_reset_go_on_at_the_given_place() -> None:
-    """OFS-09, 220: persisted immediately, results of before no longer count."""
+    """Law: after an illegal offset or a reset (220), the new offset is persisted immediately, and earlier results do not count (OFS-09)."""
     script = Script(offset=100)
     (deliver,) = script.pulled(100)
 
@@ -312,7 +312,7 @@ def test_an_illegal_offset_and_a_reset_go_on_at_the_given_place() -> None:
 
 
 def test_an_offset_that_cannot_be_asked_is_asked_again() -> None:
-    """RBL-05: the queue is not started at a guessed place."""
+    """Law: if the offset cannot be read, it is read again; the queue does not start at a guess (RBL-05)."""
     core = ConcurrentConsumer("G", ConcurrentRules())
     first = core.handle(Assigned(frozenset({QUEUE})), 0)
     core.handle(StartFailed(QUEUE, 1, "no leader"), 0)
@@ -323,7 +323,7 @@ def test_an_offset_that_cannot_be_asked_is_asked_again() -> None:
 
 
 def test_pause_stops_pulls_and_deliveries() -> None:
-    """Suspend and resume of the whole consumer."""
+    """Law: a suspended consumer pulls and delivers nothing until it is resumed."""
     script = Script()
     script.play(Paused())
     assert script.pulled(0) == []
@@ -334,7 +334,7 @@ def test_pause_stops_pulls_and_deliveries() -> None:
 
 
 def test_closing_waits_for_listeners_that_run_and_drops_those_that_wait() -> None:
-    """PSH-21: finish, commit, leave."""
+    """Law: closing waits for running listeners, commits their messages and drops those that wait (PSH-21)."""
     script = Script()
     running, waiting = script.pulled(0, 1)
     script.start(running)
@@ -355,7 +355,7 @@ def test_closing_waits_for_listeners_that_run_and_drops_those_that_wait() -> Non
 
 
 def test_what_nobody_began_for_too_long_goes_one_way() -> None:
-    """It is on its way to the retry topic already when it comes back: it is not handed out here as well."""
+    """Law: a message that waited too long and is being returned is not delivered here too."""
     script = Script()
     (deliver,) = script.pulled(0)
     script.start(deliver)
@@ -370,7 +370,7 @@ def test_what_nobody_began_for_too_long_goes_one_way() -> None:
 
 
 def test_a_queue_that_comes_back_starts_after_its_release() -> None:
-    """RBL-07: its offset is asked when the commit of before is done."""
+    """Law: a queue that comes back reads its offset only after its former commit is done (RBL-07)."""
     script = Script()
     script.play(Assigned(frozenset()))
 

@@ -1,4 +1,4 @@
-"""The pulling side of a queue: how far apart pulls are, and what the log says of those that wait."""
+"""How a queue is pulled: the interval between pulls, and the log lines about pulls that wait."""
 
 import pytest
 
@@ -12,7 +12,7 @@ from tests.client.messages import QUEUE, message
 
 
 def test_pulls_that_found_something_are_the_interval_apart() -> None:
-    """PUL-09: pullInterval 500 ms after a find; an empty answer was long enough at the broker."""
+    """Law: after a pull with messages the next one waits for pullInterval; after an empty one it does not (PUL-09)."""
     script = Script(OrderedRules(pull_interval_ms=500))
     script.running_at(0)
 
@@ -35,7 +35,7 @@ def test_pulls_that_found_something_are_the_interval_apart() -> None:
 def test_the_log_has_the_first_wait_and_each_thousandth(
     limits: FlowLimits, ordered: bool, words: str
 ) -> None:
-    """FLW-02, LOG-03: with smallest and largest offset and how often it was; the log is not flooded."""
+    """Law: the log has the first wait and each thousandth one, with smallest and largest offset (FLW-02, LOG-03)."""
     cache = ProcessQueue()
     cache.put([message(offset) for offset in (0, 4, 8)])
     fetcher = Fetcher(QUEUE, 1, 9, cache)

@@ -12,7 +12,7 @@ def _cache(*offsets: int, size: int = 10) -> ProcessQueue:
 
 
 def test_a_thousand_messages_pass_and_one_more_waits() -> None:
-    """FLW-04: 1000 per queue."""
+    """Law: a pull waits if more than 1000 messages of the queue are cached (FLW-04)."""
     assert reason_to_wait(_cache(*range(1000)), FlowLimits(), ordered=True) is None
     reason = reason_to_wait(_cache(*range(1001)), FlowLimits(), ordered=True)
 
@@ -21,7 +21,7 @@ def test_a_thousand_messages_pass_and_one_more_waits() -> None:
 
 
 def test_a_hundred_mebibytes_pass_and_more_waits() -> None:
-    """FLW-04: 100 MiB per queue."""
+    """Law: a pull waits if more than 100 MiB of the queue are cached (FLW-04)."""
     cache = ProcessQueue()
     big = message(0)
     big.size_bytes = 100 * MIB
@@ -36,7 +36,7 @@ def test_a_hundred_mebibytes_pass_and_more_waits() -> None:
 
 
 def test_the_span_limits_concurrent_queues_only() -> None:
-    """FLW-01, FLW-03, LOG-03: min, max and span are named."""
+    """Law: the span limits concurrent queues only; the reason names minimum, maximum and span (FLW-01, FLW-03, LOG-03)."""
     cache = _cache(0, 2001)
 
     reason = reason_to_wait(cache, FlowLimits(), ordered=False)
@@ -48,7 +48,7 @@ def test_the_span_limits_concurrent_queues_only() -> None:
 
 
 def test_what_is_taken_and_not_committed_counts() -> None:
-    """ACM-04: a listener that never commits cannot fill the memory."""
+    """Law: messages that were delivered but not committed count, so that a listener that never commits cannot fill memory (ACM-04)."""
     cache = _cache(*range(1001))
     cache.take(1001)
 
@@ -56,7 +56,7 @@ def test_what_is_taken_and_not_committed_counts() -> None:
 
 
 def test_limits_per_topic_are_divided_and_replace_those_per_queue() -> None:
-    """FLW-04, CFG-S12, CFG-S13."""
+    """Law: limits per topic are divided over its queues and replace those per queue (FLW-04, CFG-S12, CFG-S13)."""
     limits = FlowLimits(topic_count=100, topic_size_mib=50)
 
     assert limits.for_queue(8) == FlowLimits(queue_count=12, queue_size_mib=6)

@@ -1,4 +1,4 @@
-"""The ordered consumer core, row by row of what ordered consumption means."""
+"""The ordered consumer core, one test per rule of ordered consumption."""
 
 import pytest
 
@@ -32,7 +32,7 @@ from tests.client.messages import OTHER, QUEUE, message, messages
 
 
 def test_one_call_at_a_time_and_in_the_order_of_the_offsets() -> None:
-    """ODL-02, ODL-04, GRP-08: many pulls while the listener runs, still one call after the other."""
+    """Law: a queue has one listener call at a time, in the order of offsets, however many pulls arrive meanwhile (ODL-02, ODL-04, GRP-08)."""
     script = Script()
     script.running_at(0)
     script.pulled(0, 1)
@@ -47,7 +47,7 @@ def test_one_call_at_a_time_and_in_the_order_of_the_offsets() -> None:
 
 
 def test_batches_hold_at_most_the_configured_number_in_order() -> None:
-    """ODL-08: lists of at most batch_max, ascending."""
+    """Law: a batch has at most batch_max messages, in ascending order (ODL-08)."""
     script = Script(OrderedRules(batch_max=5))
     script.running_at(0)
     script.pulled(*range(7))
@@ -58,7 +58,7 @@ def test_batches_hold_at_most_the_configured_number_in_order() -> None:
 
 
 def test_two_queues_are_consumed_side_by_side() -> None:
-    """ODL-23: one call per queue, several queues in parallel."""
+    """Law: two queues are consumed in parallel, with one call each (ODL-23)."""
     script = Script()
     script.assign(QUEUE, OTHER)
     script.grant(QUEUE, OTHER)
@@ -72,7 +72,7 @@ def test_two_queues_are_consumed_side_by_side() -> None:
 
 
 def test_after_a_minute_of_continuous_work_the_queue_rests_10_ms() -> None:
-    """ODL-07: other queues get a worker."""
+    """Law: after a minute of continuous work a queue rests for 10 ms, so that others get a worker (ODL-07)."""
     script = Script(OrderedRules(lease_ms=1_000_000, renew_ms=400_000))
     script.running_at(0)
     script.pulled(0, 1, 2)
@@ -88,7 +88,7 @@ def test_after_a_minute_of_continuous_work_the_queue_rests_10_ms() -> None:
 
 
 def test_a_delivery_that_waited_too_long_for_a_worker_is_not_started() -> None:
-    """ODL-09: lock and assignment are looked at again right before the listener is called."""
+    """Law: right before the listener is called, lock and assignment are checked again, because the delivery may have waited long (ODL-09)."""
     script = Script(has_worker=False)
     script.running_at(0)
     script.pulled(0)
@@ -101,7 +101,7 @@ def test_a_delivery_that_waited_too_long_for_a_worker_is_not_started() -> None:
 
 
 def test_a_delivery_that_was_not_started_comes_again() -> None:
-    """Nothing is lost between the core and a worker."""
+    """Law: a delivery that was not started is delivered again."""
     script = Script(has_worker=False)
     script.running_at(0)
     script.pulled(0, 1)
@@ -113,7 +113,7 @@ def test_a_delivery_that_was_not_started_comes_again() -> None:
 
 
 def test_a_paused_consumer_starts_nothing_and_keeps_its_locks() -> None:
-    """Suspend and resume of the whole consumer."""
+    """Law: a suspended consumer delivers nothing and keeps its locks."""
     script = Script()
     script.running_at(0)
     script.play(Paused())
@@ -131,7 +131,7 @@ def test_a_paused_consumer_starts_nothing_and_keeps_its_locks() -> None:
 
 
 def test_there_is_one_pull_in_flight_per_queue_and_it_carries_the_commit() -> None:
-    """RBL-10, ODL-19, OFS-06: the next pull reports how far we are."""
+    """Law: a queue has one pull at a time, which also reports the committed offset (RBL-10, ODL-19, OFS-06)."""
     script = Script()
     script.running_at(0)
 
@@ -148,7 +148,7 @@ def test_there_is_one_pull_in_flight_per_queue_and_it_carries_the_commit() -> No
 
 
 def test_pulling_stops_at_the_limit_and_goes_on_when_messages_are_done() -> None:
-    """FLW-03, FLW-04: bounded by count, not by span; no polling needed to resume."""
+    """Law: pulling stops at the limit of messages and goes on when some are done (FLW-03, FLW-04)."""
     script = Script(OrderedRules(limits=FlowLimits(queue_count=3)))
     script.running_at(0)
 
@@ -164,7 +164,7 @@ def test_pulling_stops_at_the_limit_and_goes_on_when_messages_are_done() -> None
 
 
 def test_a_queue_whose_messages_never_match_still_moves_its_offset() -> None:
-    """OFS-08: nothing matched, nothing cached -> the offset follows."""
+    """Law: if no message matches the filter, the committed offset still moves (OFS-08)."""
     script = Script()
     script.running_at(0)
 
@@ -174,7 +174,7 @@ def test_a_queue_whose_messages_never_match_still_moves_its_offset() -> None:
 
 
 def test_a_failed_pull_is_repeated_soon_and_then_less_often() -> None:
-    """PUL-12: 20 ms, 40 ms, ... at most one second; one line each."""
+    """Law: a failed pull is repeated after 20 ms, 40 ms, ... at most one second, each with a log line (PUL-12)."""
     script = Script(OrderedRules(lease_ms=1_000_000, renew_ms=400_000))
     script.running_at(0)
     waits = []
@@ -190,7 +190,7 @@ def test_a_failed_pull_is_repeated_soon_and_then_less_often() -> None:
 
 
 def test_an_illegal_offset_is_fixed_persisted_and_pulled_from() -> None:
-    """OFS-09, LOG-08: the broker's correction counts, immediately."""
+    """Law: after an illegal offset the broker's correction is persisted and pulled from immediately (OFS-09, LOG-08)."""
     script = Script()
     script.running_at(100)
 
@@ -207,7 +207,7 @@ def test_an_illegal_offset_is_fixed_persisted_and_pulled_from() -> None:
 
 
 def test_a_broker_that_goes_backwards_is_reported_as_a_bug() -> None:
-    """PUL-11, LOG-07: must never appear."""
+    """Law: an answer with lower offsets than asked for is logged as a bug (PUL-11, LOG-07)."""
     script = Script()
     script.running_at(10)
 
@@ -217,7 +217,7 @@ def test_a_broker_that_goes_backwards_is_reported_as_a_bug() -> None:
 
 
 def test_an_offset_that_cannot_be_asked_is_asked_again_and_never_guessed() -> None:
-    """RBL-05: not started, tried again."""
+    """Law: if the offset cannot be read, it is read again and never guessed (RBL-05)."""
     script = Script()
     script.assign(QUEUE)
     script.grant()
@@ -230,7 +230,7 @@ def test_an_offset_that_cannot_be_asked_is_asked_again_and_never_guessed() -> No
 
 
 def test_a_reset_goes_on_at_the_new_offset_even_backwards() -> None:
-    """ODL-22: an administrator may move an ordered group back; a running call no longer counts."""
+    """Law: after a reset, also backwards, the queue goes on at the new offset, and a running call's result does not count (ODL-22)."""
     script = Script()
     script.running_at(50)
     script.pulled(50, 51)
@@ -243,7 +243,7 @@ def test_a_reset_goes_on_at_the_new_offset_even_backwards() -> None:
 
 
 def test_a_reset_waits_for_no_worker_that_a_former_message_waits_for() -> None:
-    """Law: at the new offset the queue has its place in the line at once, and the former message never begins."""
+    """Law: after a reset, the queue does not wait for the worker that a former message waits for; that message never begins."""
     script = Script(has_worker=False)
     script.running_at(50)
     script.pulled(50)
@@ -261,7 +261,7 @@ def test_a_reset_waits_for_no_worker_that_a_former_message_waits_for() -> None:
 
 
 def test_a_queue_assigned_away_is_released_after_its_listener_is_done_and_committed() -> None:
-    """ODL-21 and ordering 2: while the lease lives the running result still counts, then the lock goes."""
+    """Law: a queue assigned away is released after its running listener has ended and is committed (ODL-21)."""
     script = Script()
     script.running_at(0)
     script.pulled(0, 1)
@@ -279,7 +279,7 @@ def test_a_queue_assigned_away_is_released_after_its_listener_is_done_and_commit
 
 @pytest.mark.parametrize("why", [Assigned(frozenset()), Closing()])
 def test_a_queue_whose_message_no_listener_has_is_released_at_once(why: Assigned | Closing) -> None:
-    """It once kept its lock, without end, while its message waited for a worker that was busy with other queues."""
+    """Law: a queue assigned away without a running listener is released immediately; it once kept its lock without end."""
     script = Script(has_worker=False)
     script.running_at(0)
     script.pulled(0, 1)
@@ -295,12 +295,12 @@ def test_a_queue_whose_message_no_listener_has_is_released_at_once(why: Assigned
 
 
 def test_a_delivery_that_was_taken_back_never_begins_beside_the_next() -> None:
-    """Law: one listener call per queue. The queue comes back while the former delivery still waits for a worker."""
+    """Law: if a queue comes back while a former delivery waits for a worker, that delivery never begins, so that there is one call per queue."""
     script = Script(has_worker=False)
     script.running_at(0)
     script.pulled(0, 1)
     former = script.running.pop(QUEUE)
-    script.tick(5_000)  # the lock is asked for
+    script.tick(5_000)  # The lock is requested.
     assert without_reports(script.assign()) == [StopPull(QUEUE)]
 
     script.assign(QUEUE)
@@ -315,7 +315,7 @@ def test_a_delivery_that_was_taken_back_never_begins_beside_the_next() -> None:
 
 
 def test_a_queue_assigned_away_whose_lease_ended_commits_and_unlocks_nothing() -> None:
-    """RBL-08: dropped for good, no commit leaves."""
+    """Law: if the lease has ended, a queue assigned away commits and unlocks nothing (RBL-08)."""
     script = Script()
     script.running_at(0)
     script.pulled(0)
@@ -328,7 +328,7 @@ def test_a_queue_assigned_away_whose_lease_ended_commits_and_unlocks_nothing() -
 
 
 def test_the_lock_of_a_leaving_queue_is_renewed_while_its_listener_runs() -> None:
-    """A slow listener must not lose its queue in the middle of the hand-over."""
+    """Law: the lock of a queue assigned away is renewed while its listener runs."""
     script = Script()
     script.running_at(0)
     script.pulled(0)
@@ -340,7 +340,7 @@ def test_the_lock_of_a_leaving_queue_is_renewed_while_its_listener_runs() -> Non
 
 
 def test_a_queue_that_comes_back_is_locked_only_after_its_release_is_done() -> None:
-    """An unlock on its way must not free the lock that was asked for after it."""
+    """Law: a queue that comes back is locked only after its release is done; else that unlock could free the new lock."""
     script = Script()
     script.running_at(0)
     script.assign()
@@ -353,7 +353,7 @@ def test_a_queue_that_comes_back_is_locked_only_after_its_release_is_done() -> N
 
 
 def test_a_queue_that_comes_back_before_it_was_released_just_goes_on() -> None:
-    """The listener still runs, so nobody else can have had it."""
+    """Law: a queue that comes back before it was released goes on, because nobody else had it."""
     script = Script()
     script.running_at(0)
     script.pulled(0, 1)
@@ -371,12 +371,12 @@ def test_a_queue_that_comes_back_before_it_was_released_just_goes_on() -> None:
 def test_a_queue_that_comes_back_without_its_lease_forgets_no_result(
     result: OrderedResult, next_one: int
 ) -> None:
-    """Law: what failed while its queue was leaving and the lease was over comes again before what follows it."""
+    """Law: a message that failed while its queue was leaving without a lease is delivered again before later ones."""
     script = Script()
     script.running_at(0)
     script.pulled(0, 1)
     script.assign()
-    script.tick(14_999)  # the renewal has no answer
+    script.tick(14_999)  # The renewal gets no answer.
     script.now = 15_001
 
     script.done(result)
@@ -390,7 +390,7 @@ def test_a_queue_that_comes_back_without_its_lease_forgets_no_result(
 
 
 def test_closing_finishes_what_runs_and_gives_everything_back() -> None:
-    """LCK-23, PSH-21: the consumer is idle when its locks are free."""
+    """Law: closing finishes running calls and gives all locks back; then the consumer is idle (LCK-23, PSH-21)."""
     script = Script()
     script.assign(QUEUE, OTHER)
     script.grant(QUEUE, OTHER)
@@ -410,7 +410,7 @@ def test_closing_finishes_what_runs_and_gives_everything_back() -> None:
 
 
 def test_a_stale_event_changes_nothing() -> None:
-    """RBL-08: whatever belongs to a former assignment of the queue is ignored."""
+    """Law: events of a former assignment of the queue are ignored (RBL-08)."""
     script = Script()
     script.running_at(0)
     old = script.generation()
@@ -425,7 +425,7 @@ def test_a_stale_event_changes_nothing() -> None:
 
 
 def test_messages_of_one_queue_keep_their_tries_when_they_come_again() -> None:
-    """RTY-06: the number rises by one with every failure."""
+    """Law: the number of tries rises by one with each failure (RTY-06)."""
     script = Script()
     script.running_at(0)
     script.pulled_messages([message(0, tries=2)])

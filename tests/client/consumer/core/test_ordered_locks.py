@@ -1,4 +1,4 @@
-"""The ordered consumer core and its locks: when they are asked for, what they allow, where consumption begins."""
+"""Locks of the ordered consumer core: when they are requested, what they allow, and where consumption begins."""
 
 from orderlymq.consumer.core.events import (
     AskLocks,
@@ -16,7 +16,7 @@ from tests.client.messages import OTHER, QUEUE
 
 
 def test_a_queue_is_locked_then_its_offset_is_asked_and_only_then_it_is_pulled() -> None:
-    """LCK-01, RBL-06: lock, committed offset, pull, in this order."""
+    """Law: a queue is locked, then its committed offset is read, then it is pulled (LCK-01, RBL-06)."""
     script = Script()
 
     first = script.assign(QUEUE)
@@ -29,7 +29,7 @@ def test_a_queue_is_locked_then_its_offset_is_asked_and_only_then_it_is_pulled()
 
 
 def test_where_a_group_begins_that_has_no_offset_is_committed() -> None:
-    """Law: a group that begins at the end and stops before its first message continues there, and says where it is."""
+    """Law: a group without an offset commits its start, so that it continues there if it stops before its first message."""
     script = Script()
     script.assign(QUEUE)
     script.grant(epoch=7)
@@ -43,7 +43,7 @@ def test_where_a_group_begins_that_has_no_offset_is_committed() -> None:
 
 
 def test_locks_of_all_new_queues_are_asked_in_one_request() -> None:
-    """LCK-02: one request names the whole set, sorted."""
+    """Law: one request asks for the locks of all new queues, sorted (LCK-02)."""
     script = Script()
 
     said = script.assign(OTHER, QUEUE)
@@ -52,7 +52,7 @@ def test_locks_of_all_new_queues_are_asked_in_one_request() -> None:
 
 
 def test_only_the_granted_subset_is_consumed() -> None:
-    """LCK-03, LCK-09: what is not in the answer is not ours."""
+    """Law: only granted queues are consumed (LCK-03, LCK-09)."""
     script = Script()
     script.assign(QUEUE, OTHER)
 
@@ -65,7 +65,7 @@ def test_only_the_granted_subset_is_consumed() -> None:
 def test_a_refused_lock_is_asked_again_after_three_seconds_and_immediately_when_the_group_changes() -> (
     None
 ):
-    """LCK-21, RBL-04: 3000 ms, or the notification that somebody left."""
+    """Law: a refused lock is requested again after 3000 ms, or immediately when the group changes (LCK-21, RBL-04)."""
     script = Script()
     script.assign(QUEUE)
     script.refuse()
@@ -83,7 +83,7 @@ def test_a_refused_lock_is_asked_again_after_three_seconds_and_immediately_when_
 
 
 def test_a_lock_request_without_an_answer_is_repeated_after_100_ms() -> None:
-    """LCK-04: trouble is no grant, and is tried again soon."""
+    """Law: a lock request without an answer grants nothing and is repeated after 100 ms (LCK-04)."""
     script = Script()
     script.assign(QUEUE)
     script.fail_locks()
@@ -93,7 +93,7 @@ def test_a_lock_request_without_an_answer_is_repeated_after_100_ms() -> None:
 
 
 def test_a_lock_is_renewed_every_five_seconds_under_the_same_epoch() -> None:
-    """LCK-11: a renewal changes nothing but the end of the lease."""
+    """Law: a lock is renewed every five seconds under the same epoch (LCK-11)."""
     script = Script()
     script.running_at(0)
     script.pulled(next_offset=0)
@@ -109,7 +109,7 @@ def test_a_lock_is_renewed_every_five_seconds_under_the_same_epoch() -> None:
 
 
 def test_a_lease_counts_from_before_its_request_was_sent() -> None:
-    """The client's end of the lease never lies behind the broker's."""
+    """Law: a lease counts from before its request was sent, so that it never ends later than the broker's."""
     script = Script()
     script.assign(QUEUE)
     script.now = 900
@@ -120,7 +120,7 @@ def test_a_lease_counts_from_before_its_request_was_sent() -> None:
 
 
 def test_without_renewal_the_consumer_stops_by_itself_when_its_lease_is_over() -> None:
-    """ODL-06, section 2: no delivery, no pull and no commit after the lease by our own clock."""
+    """Law: without a renewal, delivery, pulls and commits end with the lease by the client's own clock (ODL-06)."""
     script = Script()
     script.running_at(0)
     script.pulled(0, 1, 2)
@@ -138,7 +138,7 @@ def test_without_renewal_the_consumer_stops_by_itself_when_its_lease_is_over() -
 
 
 def test_a_lost_lock_is_asked_again_after_10_ms() -> None:
-    """LCK-21: lost inside the loop -> 10 ms."""
+    """Law: a lost lock is requested again after 10 ms (LCK-21)."""
     script = Script()
     script.running_at(0)
     script.pulled(next_offset=0)
@@ -154,7 +154,7 @@ def test_a_lost_lock_is_asked_again_after_10_ms() -> None:
 
 
 def test_a_lock_regained_under_the_same_epoch_goes_on_where_it_was() -> None:
-    """Nobody else had it, so the cache and even the waiting result still count."""
+    """Law: a lock regained under the same epoch goes on with its cache and the waiting result, because nobody else had it."""
     script = Script()
     script.running_at(0)
     script.pulled(0, 1)
@@ -169,7 +169,7 @@ def test_a_lock_regained_under_the_same_epoch_goes_on_where_it_was() -> None:
 
 
 def test_a_lock_regained_under_another_epoch_starts_again_at_the_committed_offset() -> None:
-    """LCK-17, OFS-10: somebody else was there; what is cached means nothing any more."""
+    """Law: under another epoch the cache is dropped, and consumption begins at the committed offset (LCK-17, OFS-10)."""
     script = Script()
     script.running_at(0)
     script.pulled(0, 1, 2)
@@ -189,7 +189,7 @@ def test_a_lock_regained_under_another_epoch_starts_again_at_the_committed_offse
 
 
 def test_a_committed_offset_behind_the_own_plan_is_followed_and_reported() -> None:
-    """LCK-17, LOG-05: the broker's offset wins over a plan that was ahead."""
+    """Law: a committed offset behind the consumer's own position is followed and logged (LCK-17, LOG-05)."""
     script = Script()
     script.running_at(0)
     script.pulled(*range(10))
@@ -203,7 +203,7 @@ def test_a_committed_offset_behind_the_own_plan_is_followed_and_reported() -> No
 
 
 def test_a_broker_without_epochs_makes_every_lapse_a_new_start() -> None:
-    """A RocketMQ broker cannot say who had the queue meanwhile."""
+    """Law: at a broker without epochs, as RocketMQ's, each lapse of the lock is a new start."""
     script = Script()
     script.running_at(0, epoch=None)
     script.pulled(0)
@@ -221,7 +221,7 @@ def test_a_broker_without_epochs_makes_every_lapse_a_new_start() -> None:
 
 
 def test_a_refused_renewal_ends_consumption_immediately() -> None:
-    """The broker's word counts more than our clock."""
+    """Law: a refused renewal ends consumption immediately."""
     script = Script()
     script.running_at(0)
     script.pulled(0, 1)
@@ -236,7 +236,7 @@ def test_a_refused_renewal_ends_consumption_immediately() -> None:
 
 
 def test_a_pull_that_the_fence_refuses_makes_the_consumer_ask_for_its_lock() -> None:
-    """After a fail-over the new leader may not see us as the holder."""
+    """Law: a pull that the broker refuses for a missing lock makes the consumer request it, for example after a change of leader."""
     script = Script()
     script.running_at(0)
 
@@ -246,7 +246,7 @@ def test_a_pull_that_the_fence_refuses_makes_the_consumer_ask_for_its_lock() -> 
 
 
 def test_broadcasting_needs_no_lock() -> None:
-    """BRD-05: each member has every queue for itself."""
+    """Law: broadcasting needs no lock (BRD-05)."""
     script = Script(OrderedRules(needs_lock=False))
 
     said = script.assign(QUEUE)

@@ -1,4 +1,4 @@
-"""An administrator's reset of a queue that the ordered core does not consume at the moment."""
+"""An administrator's reset of a queue that the ordered core does not consume at that moment."""
 
 import pytest
 
@@ -19,7 +19,7 @@ COMMIT = [SetOffset(QUEUE, 5, 1, increase_only=False), Persist(QUEUE, 1)]
 
 
 def test_a_leaving_queue_commits_the_reset_and_not_what_its_listener_ends_with() -> None:
-    """Its last commit carries a valid epoch: it undid the reset."""
+    """Law: a leaving queue commits the reset and not the result of its running listener, which once undid the reset."""
     script = Script()
     script.running_at(50)
     script.pulled(50, 51)
@@ -34,7 +34,7 @@ def test_a_leaving_queue_commits_the_reset_and_not_what_its_listener_ends_with()
 
 
 def test_a_queue_that_leaves_and_comes_back_goes_on_at_the_reset() -> None:
-    """Nobody else had it."""
+    """Law: a queue that leaves and comes back goes on at the reset offset."""
     script = Script()
     script.running_at(50)
     script.pulled(50)
@@ -47,7 +47,7 @@ def test_a_queue_that_leaves_and_comes_back_goes_on_at_the_reset() -> None:
 
 
 def test_an_offset_that_was_asked_before_the_reset_counts_no_more() -> None:
-    """The answer and the reset may come together, in this order or in the other."""
+    """Law: an offset read before the reset does not count, whichever answer comes first."""
     script = Script()
     script.assign(QUEUE)
     script.grant()
@@ -61,7 +61,7 @@ def test_an_offset_that_was_asked_before_the_reset_counts_no_more() -> None:
 
 
 def test_a_queue_whose_lease_is_over_asks_for_its_offset_again_after_a_reset() -> None:
-    """The lock may come back under the same epoch: neither cache nor late result go on where they were."""
+    """Law: after a reset, a queue without a lease reads its offset again; cache and late results do not count."""
     script = Script()
     script.running_at(50)
     script.pulled(50, 51)
@@ -79,7 +79,7 @@ def test_a_queue_whose_lease_is_over_asks_for_its_offset_again_after_a_reset() -
 
 @pytest.mark.parametrize("epoch", [None, 1])
 def test_a_queue_of_which_nothing_is_known_commits_no_reset(epoch: int | None) -> None:
-    """Another member has it, and repeats the reset itself; this one asks for the offset when it gets the lock."""
+    """Law: a queue that this member has not locked commits no reset; its holder does."""
     script = Script()
     script.assign(QUEUE)
 

@@ -1,4 +1,4 @@
-"""The ordered consumer core: what each result of a listener leads to, and dead letters."""
+"""The ordered consumer core: the effect of each result of a listener, and dead letters."""
 
 import pytest
 
@@ -15,7 +15,7 @@ from tests.client.messages import QUEUE
 
 
 def test_a_failed_message_comes_again_after_one_second_and_its_queue_waits() -> None:
-    """ODL-14, ODL-20, RTY-06: suspend repeats the same message; later ones wait."""
+    """Law: SUSPEND delivers the same message again after one second; later ones wait (ODL-14, ODL-20, RTY-06)."""
     script = Script()
     script.running_at(0)
     script.pulled(0, 1)
@@ -32,7 +32,7 @@ def test_a_failed_message_comes_again_after_one_second_and_its_queue_waits() -> 
 
 
 def test_an_exception_is_reported_with_ids_and_the_message_comes_again() -> None:
-    """ODL-11, LOG-17: description, group, ids, queue; the consumer lives."""
+    """Law: an exception is logged with group, ids and queue, and the message is delivered again (ODL-11, LOG-17)."""
     script = Script()
     script.running_at(0)
     script.pulled(0)
@@ -51,7 +51,7 @@ def test_an_exception_is_reported_with_ids_and_the_message_comes_again() -> None
 def test_the_wait_after_a_failure_is_the_contexts_within_10_ms_and_30_s(
     asked_ms: int, waited_ms: int
 ) -> None:
-    """RTY-13: bounds of the suspend time."""
+    """Law: the pause after a failure is the context's, within 10 ms and 30 s (RTY-13)."""
     script = Script(OrderedRules(lease_ms=1_000_000, renew_ms=400_000))
     script.running_at(0)
     script.pulled(0)
@@ -68,7 +68,7 @@ def test_the_wait_after_a_failure_is_the_contexts_within_10_ms_and_30_s(
 def test_commit_and_rollback_under_auto_commit_are_warned_about_and_acknowledge(
     result: OrderedResult,
 ) -> None:
-    """ODL-18, LOG-19: illegal there, taken as an acknowledgement."""
+    """Law: with auto_commit, COMMIT and ROLLBACK are warned about and acknowledge the messages (ODL-18, LOG-19)."""
     script = Script()
     script.running_at(0)
     script.pulled(0)
@@ -80,7 +80,7 @@ def test_commit_and_rollback_under_auto_commit_are_warned_about_and_acknowledge(
 
 
 def test_without_auto_commit_only_commit_moves_the_offset() -> None:
-    """ACM-03, ACM-05: SUCCESS goes on, COMMIT makes everything since final."""
+    """Law: without auto_commit only COMMIT moves the offset, over everything since the last one (ACM-03, ACM-05)."""
     script = Script()
     script.running_at(0)
     script.pulled(0, 1, 2)
@@ -95,7 +95,7 @@ def test_without_auto_commit_only_commit_moves_the_offset() -> None:
 
 
 def test_rollback_delivers_everything_uncommitted_again_in_order() -> None:
-    """ACM-05, PQ-04: back to the last COMMIT, after the suspend time."""
+    """Law: ROLLBACK delivers everything since the last COMMIT again, in order, after the pause (ACM-05, PQ-04)."""
     script = Script()
     script.running_at(0)
     script.pulled(0, 1, 2)
@@ -110,7 +110,7 @@ def test_rollback_delivers_everything_uncommitted_again_in_order() -> None:
 
 
 def test_many_uncommitted_messages_are_warned_about() -> None:
-    """ACM-04: without COMMIT pulling stops some day; the log says why."""
+    """Law: many messages without a COMMIT are warned about, because pulling stops in the end (ACM-04)."""
     script = Script(OrderedRules(uncommitted_warning=2))
     script.running_at(0)
     script.pulled(*range(5))
@@ -127,7 +127,7 @@ def test_many_uncommitted_messages_are_warned_about() -> None:
 def test_a_message_is_tried_once_more_than_the_maximum_then_dead_lettered_then_the_next_comes() -> (
     None
 ):
-    """RTY-05, RTY-11: max 3 -> four calls, dead letter, offset passes, next message."""
+    """Law: with a maximum of 3 a message is delivered four times, then it becomes a dead letter and the next one follows (RTY-05, RTY-11)."""
     script = Script(OrderedRules(reconsume_max=3))
     script.running_at(0)
     script.pulled(0, 1)
@@ -147,7 +147,7 @@ def test_a_message_is_tried_once_more_than_the_maximum_then_dead_lettered_then_t
 
 
 def test_a_refused_dead_letter_keeps_the_queue_suspended() -> None:
-    """RTY-07: the send failed -> times + 1, the same message again, nothing committed."""
+    """Law: if the dead letter cannot be sent, the same message is delivered again and nothing is committed (RTY-07)."""
     script = Script(OrderedRules(reconsume_max=0))
     script.running_at(0)
     script.pulled(0, 1)
@@ -163,7 +163,7 @@ def test_a_refused_dead_letter_keeps_the_queue_suspended() -> None:
 
 
 def test_no_delivery_while_a_dead_letter_is_on_its_way() -> None:
-    """The order of the queue includes the hand-over."""
+    """Law: while a dead letter is being sent, nothing of its queue is delivered."""
     script = Script(OrderedRules(reconsume_max=0))
     script.running_at(0)
     script.pulled(0, 1)
@@ -175,7 +175,7 @@ def test_no_delivery_while_a_dead_letter_is_on_its_way() -> None:
 
 
 def test_a_poison_message_in_a_batch_is_found_alone_and_no_other_is_dead_lettered() -> None:
-    """RTY-08: nothing is both dead-lettered and consumed, no healthy message is dead-lettered."""
+    """Law: in a batch only the poison message becomes a dead letter, and no message is both consumed and a dead letter (RTY-08)."""
     script = Script(OrderedRules(reconsume_max=1, batch_max=5))
     script.running_at(0)
     script.pulled(0, 1, 2, 3, 4)
@@ -201,7 +201,7 @@ def test_a_poison_message_in_a_batch_is_found_alone_and_no_other_is_dead_lettere
 
 
 def test_without_auto_commit_a_dead_letter_stays_uncommitted_and_is_not_rolled_back() -> None:
-    """ACM-02: offset unchanged; a later ROLLBACK must not deliver what is a dead letter."""
+    """Law: without auto_commit a dead letter does not move the offset, and a later ROLLBACK does not deliver it again (ACM-02)."""
     script = Script(OrderedRules(reconsume_max=0))
     script.running_at(0)
     script.pulled(0, 1)
@@ -218,7 +218,7 @@ def test_without_auto_commit_a_dead_letter_stays_uncommitted_and_is_not_rolled_b
 
 
 def test_a_commit_after_a_rollback_ends_before_what_waits_again() -> None:
-    """Law: a dead letter behind it takes no message that was rolled back along; it is not delivered again either."""
+    """Law: a commit after a rollback ends before the messages that are delivered again; a dead letter behind them does not skip them."""
     script = Script(OrderedRules(reconsume_max=0))
     script.running_at(0)
     script.pulled(0, 1, 2, 3)

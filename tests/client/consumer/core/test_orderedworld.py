@@ -1,9 +1,9 @@
 """
 The ordered core in a random world: a broker that answers late or never, another member, rebalances, listeners that fail,
-workers that are late.
+and workers that are late.
 
-The broker is a dumb twin of the real one: one queue, its holder, an epoch that rises with each change of the holder. Every
-step checks that nothing is delivered, and no offset committed, past a message that nobody was done with.
+The broker is a simple twin of the real one: one queue, its holder, and an epoch that rises with each new holder. Each
+step checks that no delivery and no commit passes a message that is not done.
 """
 
 from dataclasses import dataclass, field
@@ -48,7 +48,7 @@ ALL: Final = frozenset([QUEUE])
 
 @dataclass
 class Question:
-    """A request for the lock: when it was sent, and the epoch that the broker granted, 0 for none."""
+    """A lock request: when it was sent, and the epoch that the broker granted (0 if none)."""
 
     asked_ms: int
     epoch: int | None = None
@@ -67,12 +67,12 @@ class World:
     epoch: int = 0
     lease_end: int = 0
     committed: int = 0
-    done: set[int] = field(default_factory=set)  # for good
-    provisional: set[int] = field(default_factory=set)  # until they are committed
+    done: set[int] = field(default_factory=set)  # Done for good.
+    provisional: set[int] = field(default_factory=set)  # Done, until they are committed.
     locks: list[Question] = field(default_factory=list)
     starts: list[FindStart] = field(default_factory=list)
     pull: Pull | None = None
-    waiting: list[Deliver] = field(default_factory=list)  # for a worker
+    waiting: list[Deliver] = field(default_factory=list)  # They wait for a worker.
     delivery: Deliver | None = None
     releases: list[Release] = field(default_factory=list)
     letters: list[DeadLetter] = field(default_factory=list)
@@ -277,7 +277,7 @@ class World:
 @pytest.mark.parametrize("tries", [2, INT32_MAX])
 @pytest.mark.parametrize("manual", [False, True])
 def test_nothing_is_passed_over_whatever_comes_late(manual: bool, tries: int) -> None:
-    """Law: what is delivered or committed follows only what somebody was done with, with and without auto_commit."""
+    """Law: deliveries and commits never pass a message that is not done, with and without auto_commit."""
     reached = 0
     for seed in range(200):
         world = World(Random(f"{seed}/{manual}/{tries}"), manual, tries)

@@ -1,4 +1,4 @@
-"""The ordered consumer core under `onDeadLetter: HoldKey`: what of a parked key goes where, in which order."""
+"""The ordered consumer core under `onDeadLetter: HoldKey`: where messages of a parked key go, and in which order."""
 
 from dataclasses import dataclass, field
 
@@ -24,7 +24,7 @@ RULES = OrderedRules(reconsume_max=0, lease_ms=1_000_000, renew_ms=400_000)
 
 
 def keyed(text: str, first: int = 0) -> list[ReceivedMessage]:
-    """Return a message per letter, which is its key; a dot has none."""
+    """Return one message per letter; the letter is its key, and a dot means no key."""
     found = []
     for offset, key in enumerate(text, first):
         found.append(message(offset))
@@ -49,7 +49,7 @@ def running(
 def test_later_messages_of_a_parked_key_go_behind_their_dead_letter_in_order_and_no_others() -> (
     None
 ):
-    """PRB-08: a fails, its key is parked; b is consumed, each a follows the letter unseen."""
+    """Law: when a message of a fails, its key is parked: b is consumed, and each later a follows as a dead letter (PRB-08)."""
     script = running("abaab")
     parked = ParkedFrom(0, "M0")
 
@@ -67,7 +67,7 @@ def test_later_messages_of_a_parked_key_go_behind_their_dead_letter_in_order_and
 
 
 def test_under_continue_the_key_goes_on() -> None:
-    """The broker parked nothing."""
+    """Law: under Continue the broker parks nothing, and the key goes on."""
     script = running("aa")
 
     script.done(OrderedResult.SUSPEND)
@@ -78,7 +78,7 @@ def test_under_continue_the_key_goes_on() -> None:
 
 
 def test_parked_keys_are_known_before_the_first_message_of_a_queue_that_is_taken_over() -> None:
-    """They come with the lock; nothing of them reaches the listener, the letter itself neither."""
+    """Law: a new holder gets the parked keys with the lock, so that none of their messages reaches its listener."""
     parked = ParkedFrom(1, "M1")
     script = running("aaba", parked={"a": parked})
 
@@ -92,7 +92,7 @@ def test_parked_keys_are_known_before_the_first_message_of_a_queue_that_is_taken
 
 
 def test_a_message_that_follows_waits_for_the_hand_over_before_it() -> None:
-    """One hand-over at a time: else a later one could be stored first; a refused one is repeated."""
+    """Law: dead letters are sent one at a time, so that their order stays; a refused one is repeated."""
     parked = ParkedFrom(0, "M0")
     script = running("aa", parked={"a": parked})
 
@@ -109,7 +109,7 @@ def test_a_message_that_follows_waits_for_the_hand_over_before_it() -> None:
 
 
 def test_a_hold_whose_answer_was_lost_counts_and_is_asked_again() -> None:
-    """The key may be parked: its message must not reach the listener again, nor what follows pass it."""
+    """Law: if the answer to a parking request is lost, the key counts as parked until a repeat is answered."""
     script = running("aa")
     maybe = ParkedFrom(0, "M0")
 
@@ -119,12 +119,12 @@ def test_a_hold_whose_answer_was_lost_counts_and_is_asked_again() -> None:
 
     assert script.delivered == [[0]]
     assert script.letters == [(0, None), (0, maybe)]
-    script.copied()  # it was not parked after all, the policy is Continue
+    script.copied()  # It was not parked after all; the policy is Continue.
     assert script.delivered == [[0], [1]]
 
 
 def test_a_key_is_held_although_its_queue_began_anew_during_the_hand_over() -> None:
-    """Retention took what is between: the answer is about what was before, and holds what comes all the same."""
+    """Law: a parking request answered after the queue began anew still parks the key."""
     script = running("ab")
     parked = ParkedFrom(0, "M0")
     script.done(OrderedResult.SUSPEND)
@@ -139,7 +139,7 @@ def test_a_key_is_held_although_its_queue_began_anew_during_the_hand_over() -> N
 
 
 def test_a_released_key_is_consumed_from_the_message_that_learns_of_it() -> None:
-    """Nothing is skipped and nothing is sent."""
+    """Law: after a release, the key is consumed from the message on whose letter the broker reported it."""
     script = running("aa", parked={"a": ParkedFrom(0, "M0")})
     script.copied(parked=ParkedFrom(0, "M0"))
 
@@ -153,7 +153,7 @@ def test_a_released_key_is_consumed_from_the_message_that_learns_of_it() -> None
 
 
 def test_a_stopped_queue_tries_its_message_for_ever() -> None:
-    """StopQueue, and HoldKey beyond the bound: no letter, no progress."""
+    """Law: if the queue is to stop (StopQueue, or too many parked keys), its message is tried for ever."""
     script = running("ab")
 
     for _ in range(3):
@@ -166,7 +166,7 @@ def test_a_stopped_queue_tries_its_message_for_ever() -> None:
 
 
 def test_a_batch_ends_before_a_held_message() -> None:
-    """Batches hold what is delivered only."""
+    """Law: a batch ends before a message of a parked key."""
     script = running("bbabb", batch_max=8, parked={"a": ParkedFrom(2, "M2")})
 
     script.done()
@@ -177,7 +177,7 @@ def test_a_batch_ends_before_a_held_message() -> None:
 
 
 def test_without_auto_commit_a_held_message_waits_for_the_commit_of_what_came_before() -> None:
-    """A rollback brings back what was consumed, never what was handed over."""
+    """Law: without auto_commit a parked key's message waits for earlier commits; a rollback never brings it back."""
     script = running("bab", parked={"a": ParkedFrom(1, "M1")})
     script.done(auto_commit=False)
     script.copied(parked=ParkedFrom(1, "M1"))
@@ -193,13 +193,13 @@ def test_without_auto_commit_a_held_message_waits_for_the_commit_of_what_came_be
 
 
 def test_a_new_lock_reports_again_what_is_held() -> None:
-    """Another holder may have parked more, an administrator may have released."""
+    """Law: a new lock brings the present parked keys, which other holders or administrators may have changed."""
     script = running("ab", parked={"a": ParkedFrom(0, "M0")})
     script.copied(parked=ParkedFrom(0, "M0"))
     script.refuse()
 
     script.tick(5_000)
-    script.done()  # of the message that ran when the lock was lost
+    script.done()  # The result of the message that ran when the lock was lost.
     script.grant(epoch=3, parked={"b": ParkedFrom(1, "M1")})
     script.found(1)
     script.pulled_messages(keyed("bba", 1))
@@ -211,7 +211,7 @@ def test_a_new_lock_reports_again_what_is_held() -> None:
 
 
 def test_offsets_that_are_set_back_leave_the_hold() -> None:
-    """The message before the first letter is consumed again, the message after it is not."""
+    """Law: after a reset, a message before the key's first dead letter is consumed, one behind it is not."""
     script = running("aa", parked={"a": ParkedFrom(1, "M1")})
     script.done()
 
@@ -233,7 +233,7 @@ class Broker:
 
 @dataclass
 class Run:
-    """One member after the other consumes one queue; each crashes where the data say."""
+    """Members consume one queue one after the other; each crashes where the test data say."""
 
     text: str
     poison: frozenset[int]
@@ -241,7 +241,7 @@ class Run:
     consumed: list[int] = field(default_factory=list)
 
     def member(self, steps: int) -> None:
-        """Consume until the end, or crash after *steps* effects outside the core."""
+        """Consume to the end, or crash after *steps* effects outside the core."""
         script = Script(RULES)
         script.assign(QUEUE)
         script.grant(parked=dict(self.broker.parked))
@@ -272,13 +272,13 @@ class Run:
         offset, key = ask.message.queue_offset, ask.message.key or ""
         parked = self.broker.parked.get(key)
         if key and parked is None:
-            # The first step of two: the member may crash between the parking and the letter.
+            # The first of two steps; the member may crash between the parking and the letter.
             self.broker.parked[key] = ParkedFrom(offset, f"M{offset}")
             script.play(CopySent(QUEUE, ask.generation, offset, False, "", self.broker.parked[key]))
             script.tick(1_000)
             return
         if offset not in self.broker.letters:
-            self.broker.letters.append(offset)  # the duplicate window
+            self.broker.letters.append(offset)  # The window of known sends.
         script.play(CopySent(QUEUE, ask.generation, offset, True, "", parked))
 
 
@@ -290,7 +290,7 @@ class Run:
 def test_crashes_anywhere_lose_nothing_and_let_nothing_overtake(
     text: str, poison: frozenset[int], crashes: list[int]
 ) -> None:
-    """Every message is consumed or a letter; from a key's first letter on all of it are, in order."""
+    """Law: whatever crashes, each message is consumed or a dead letter; from a key's first letter on all of its messages are letters, in order."""
     run = Run(text, poison)
 
     for steps in [*crashes, 1_000]:

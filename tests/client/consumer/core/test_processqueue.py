@@ -1,4 +1,4 @@
-"""The local cache of a queue against a naive twin, and its table of operations."""
+"""The local cache of a queue, compared with a simple twin, and its operations one by one."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,7 +19,7 @@ def _cache(*offsets: int) -> ProcessQueue:
 
 
 def test_messages_put_out_of_order_leave_in_order_and_duplicates_once() -> None:
-    """PQ-01: ordered by offset, each offset once."""
+    """Law: the cache is ordered by offset and holds each offset once (PQ-01)."""
     cache = _cache(3, 1)
 
     cache.put(messages(2, 3, 1))
@@ -29,7 +29,7 @@ def test_messages_put_out_of_order_leave_in_order_and_duplicates_once() -> None:
 
 
 def test_take_moves_the_first_messages_aside() -> None:
-    """PQ-02: take(3) of 1..5 leaves 4, 5 waiting and 1, 2, 3 taken."""
+    """Law: take(3) of 1..5 leaves 4 and 5 waiting, with 1, 2, 3 taken (PQ-02)."""
     cache = _cache(1, 2, 3, 4, 5)
 
     taken = cache.take(3)
@@ -42,7 +42,7 @@ def test_take_moves_the_first_messages_aside() -> None:
 
 
 def test_an_unreadable_message_is_taken_alone() -> None:
-    """It fails, and must not fail others with it."""
+    """Law: an unreadable message is taken alone, so that it does not fail others."""
     cache = _cache(1, 2, 4, 5)
     broken = message(3)
     broken.unreadable = "no zlib stream"
@@ -54,7 +54,7 @@ def test_an_unreadable_message_is_taken_alone() -> None:
 
 
 def test_commit_forgets_what_was_taken_and_returns_the_next_offset() -> None:
-    """PQ-03, PQ-10: last + 1, count falls; NOTHING when nothing was taken."""
+    """Law: commit forgets the taken messages and returns the last offset + 1, or NOTHING (PQ-03, PQ-10)."""
     cache = _cache(1, 2, 3)
     cache.take(2)
 
@@ -62,7 +62,7 @@ def test_commit_forgets_what_was_taken_and_returns_the_next_offset() -> None:
 
 
 def test_rollback_makes_everything_taken_wait_again_except_what_is_kept() -> None:
-    """PQ-04: back in order; dead letters stay."""
+    """Law: rollback lets all taken messages wait again in order, except the dead letters that are kept (PQ-04)."""
     cache = _cache(1, 2, 3, 4)
     cache.take(3)
 
@@ -72,7 +72,7 @@ def test_rollback_makes_everything_taken_wait_again_except_what_is_kept() -> Non
 
 
 def test_messages_given_back_come_first_again() -> None:
-    """PQ-05: take(3), again, take(2) -> the first two."""
+    """Law: messages given back come first again (PQ-05)."""
     cache = _cache(1, 2, 3)
     cache.take(3)
 
@@ -82,7 +82,7 @@ def test_messages_given_back_come_first_again() -> None:
 
 
 def test_the_commit_offset_is_the_lowest_unfinished() -> None:
-    """PQ-06, OFS-03: finish 3, 5, 7 of 0..9 -> 0; finish 0 -> 1; all -> 10."""
+    """Law: the commit offset is the lowest unfinished one (PQ-06, OFS-03): finish 3, 5, 7 of 0..9 -> 0; finish 0 -> 1; all -> 10."""
     cache = _cache(*range(10))
     cache.take(10)
 
@@ -93,7 +93,7 @@ def test_the_commit_offset_is_the_lowest_unfinished() -> None:
 
 
 def test_the_span_is_the_distance_of_the_ends() -> None:
-    """PQ-07: {5, 9} -> 4, empty -> 0; what is being worked on counts."""
+    """Law: the span is the distance between the first and last offset, taken ones included; 0 if empty (PQ-07)."""
     cache = _cache(5, 9)
     assert cache.span == 4
     cache.take(1)
@@ -102,7 +102,7 @@ def test_the_span_is_the_distance_of_the_ends() -> None:
 
 
 class Twin(RuleBasedStateMachine):
-    """PQ-09: under any interleaving nothing is lost, doubled or reordered."""
+    """The twin; under any interleaving nothing is lost, doubled or reordered (PQ-09)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -170,7 +170,7 @@ TestTwin.settings = settings(max_examples=60, stateful_step_count=30, deadline=N
 
 @given(st.lists(st.integers(0, 1000), unique=True))
 def test_size_and_count_follow_every_message(offsets: list[int]) -> None:
-    """Flow control counts what is here, waiting or taken."""
+    """Law: size and count cover waiting and taken messages, for flow control."""
     cache = ProcessQueue()
     cache.put([message(offset, size=offset) for offset in offsets])
     cache.take(len(offsets) // 2)

@@ -1,4 +1,4 @@
-"""The log shows the state of a queue that is consumed in order."""
+"""Log lines about the state of a queue that is consumed in order."""
 
 from orderlymq.consumer.core.events import LocksAnswered
 from tests.client.consumer.core.orderedscript import Script
@@ -6,7 +6,7 @@ from tests.client.messages import OTHER, QUEUE
 
 
 def test_the_log_shows_of_each_queue_whether_its_lock_was_got() -> None:
-    """LOG-13, LOG-14: OK with group and queue, failed because of the lock, and no answer at all."""
+    """Law: the log shows for each queue whether its lock was granted, refused or not answered (LOG-13, LOG-14)."""
     script = Script()
     script.assign(QUEUE, OTHER)
 

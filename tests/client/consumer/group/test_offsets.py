@@ -1,4 +1,4 @@
-"""Offset stores: what was remembered, what lasts."""
+"""Offset stores: what they remember, and what survives."""
 
 import asyncio
 import os
@@ -32,7 +32,7 @@ QUEUE = MessageQueue("T", BROKER, 0)
 
 
 async def test_broker_offsets_are_committed_once_per_change() -> None:
-    """OFS-06: persist sends what changed and nothing else; increase-only keeps the higher one."""
+    """Law: persist sends changed offsets only; increase_only keeps the higher one (OFS-06)."""
     async with running(topics={"T": 1}) as cluster:
         instance = ClientInstance(cluster.address)
         await instance.start()
@@ -56,7 +56,7 @@ async def test_broker_offsets_are_committed_once_per_change() -> None:
 
 
 async def test_a_queue_that_is_given_up_is_committed_as_it_was() -> None:
-    """Law: what `persist` and `commit` were asked for reaches the broker, whatever is forgotten before the request leaves."""
+    """Law: an offset given to `persist` or `commit` reaches the broker even if the queue is forgotten before the request is sent."""
     other = QUEUE._replace(queue_id=1)
     async with running(topics={"T": 2}) as cluster:
         instance = ClientInstance(cluster.address)
@@ -70,14 +70,14 @@ async def test_a_queue_that_is_given_up_is_committed_as_it_was() -> None:
         await commits
 
         assert [cluster.offsets["G", "T", number] for number in (0, 1)] == [5, 5]
-        # Its next holder may move it: when it comes back, nothing is known to be there.
+        # Its next holder may move it, so when it comes back nothing is known about it.
         store.update(other, 5, epoch=None, increase_only=True)
         assert store.changed([other]) == [other]
         await instance.close()
 
 
 async def test_queues_are_committed_side_by_side() -> None:
-    """One after the other, a broker that does not answer took a time-out for each."""
+    """Law: queues are committed in parallel, so that a silent broker costs one time-out and not one for each."""
     queues = [MessageQueue("T", BROKER, number) for number in range(8)]
     held: list[tuple[RemotingCommand, Connection]] = []
     async with running(topics={"T": 8}) as cluster:
@@ -99,7 +99,7 @@ async def test_queues_are_committed_side_by_side() -> None:
 async def test_local_offsets_survive_in_rocketmqs_file_and_a_torn_file_falls_back(
     tmp_path: Path,
 ) -> None:
-    """BRD-02: raw object keys, atomic, with one older copy."""
+    """Law: local offsets are stored in RocketMQ's file format, atomically; a damaged file is replaced by the older copy (BRD-02)."""
     path = tmp_path / "offsets.json"
     store = LocalOffsets(path)
     await store.load()
@@ -123,9 +123,9 @@ async def test_local_offsets_survive_in_rocketmqs_file_and_a_torn_file_falls_bac
 async def test_a_file_that_cannot_be_written_is_tried_again_and_ends_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A full or read-only disk once ended the persisting task for good, and the consumer could not be closed."""
+    """Law: if the offset file cannot be written, it is tried again; a full disk once stopped persisting for good."""
     path, blocked = tmp_path / "offsets.json", tmp_path / "offsets.json.tmp"
-    blocked.mkdir()  # where the draft of the file is to be
+    blocked.mkdir()  # The place of the file's draft.
     store, inbox = LocalOffsets(path), Inbox()
     async with running(topics={"T": 1}) as cluster:
         fill(cluster, 3, queues=1)
@@ -152,7 +152,7 @@ async def test_a_file_that_cannot_be_written_is_tried_again_and_ends_nothing(
 async def test_a_disk_that_hangs_holds_up_no_listener_and_mixes_no_offsets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_cancelled: bool
 ) -> None:
-    """The file has what was remembered last, the names of the files last as well, and nothing is written in vain."""
+    """Law: a hanging disk delays no listener; in the end the file has the newest offsets, and nothing is written needlessly."""
     path, fsync = tmp_path / "offsets.json", os.fsync
     synced: list[bool] = []
     goes_on = threading.Event()
@@ -201,7 +201,7 @@ async def test_a_disk_that_hangs_holds_up_no_listener_and_mixes_no_offsets(
     ],
 )
 async def test_a_damaged_file_without_a_copy_is_named(tmp_path: Path, content: bytes) -> None:
-    """To begin at consume_from instead could skip messages."""
+    """Law: a damaged file without a copy is an error that names it; starting at consume_from could skip messages."""
     path = tmp_path / "offsets.json"
     path.write_bytes(content)
 
@@ -210,14 +210,14 @@ async def test_a_damaged_file_without_a_copy_is_named(tmp_path: Path, content: b
 
 
 def test_the_local_file_stands_where_rocketmq_puts_it(tmp_path: Path) -> None:
-    """OFS-05."""
+    """Law: the local offset file is where RocketMQ puts it (OFS-05)."""
     path = local_offsets_path("192.0.2.1@DEFAULT", "G", tmp_path)
 
     assert path == tmp_path / ".rocketmq_offsets" / "192.0.2.1@DEFAULT" / "G" / "offsets.json"
 
 
 def test_identities() -> None:
-    """CLI-01, CLI-04, CFG-C1: ip@pid#nanos, unit, name server lists."""
+    """Law: client ids are ip@pid#nanos with an optional unit; name server lists are parsed (CLI-01, CLI-04, CFG-C1)."""
     own = make_client_id("192.0.2.1", "", "")
 
     assert own.startswith("192.0.2.1@")
@@ -227,7 +227,7 @@ def test_identities() -> None:
 
 
 async def test_a_store_of_the_users_own_is_loaded_updated_and_persisted() -> None:
-    """PSH-09, CFG-S23: consumption begins where it says, and brokers are not asked for offsets."""
+    """Law: a user's own offset store is loaded, updated and persisted, and brokers are not asked for offsets (PSH-09, CFG-S23)."""
     store, inbox = Notebook({QUEUE: 2}), Inbox()
     async with running(topics={"T": 1}, ordered=True) as cluster:
         fill(cluster, 4, queues=1)
@@ -248,7 +248,7 @@ async def test_a_store_of_the_users_own_is_loaded_updated_and_persisted() -> Non
 
 
 class Notebook:
-    """An offset store of a user."""
+    """A user's offset store."""
 
     def __init__(self, kept: dict[MessageQueue, int]) -> None:
         self.kept = kept

@@ -1,4 +1,4 @@
-"""A queue that is read from one offset to another."""
+"""A queue read from one offset to another."""
 
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.consumer.group.queuereader import QueueReader
@@ -7,7 +7,7 @@ from tests.client.fakecluster import BROKER, running
 
 
 async def test_a_part_of_a_queue_is_read_by_as_many_pulls_as_it_takes() -> None:
-    """Nothing behind the end, though a pull brings it; nothing twice; what is trimmed is passed over."""
+    """Law: a range is read by several pulls, without messages behind its end and without doubles; trimmed ones are skipped."""
     async with running() as cluster:
         for number in range(90):
             cluster.append("T", 0, b"%d" % number)

@@ -1,4 +1,4 @@
-"""A consumer reads messages from the answer of a pull."""
+"""How a consumer reads messages from the answer of a pull."""
 
 import zlib
 from dataclasses import replace
@@ -61,7 +61,7 @@ def stored(offset: int, body: bytes) -> StoredMessage:
 
 
 def test_the_checksums_of_a_body_stay_with_the_body_as_it_was_sent() -> None:
-    """Law: a copy of an inflated body goes without; of one that cannot be inflated nothing is changed."""
+    """Law: a decompressed body loses its body checksums; a body that cannot be decompressed keeps everything."""
     inflated, broken = read(SMALL, b"broken").messages
 
     assert (inflated.body, inflated.properties["a"]) == (b"x", "b")
@@ -71,7 +71,7 @@ def test_the_checksums_of_a_body_stay_with_the_body_as_it_was_sent() -> None:
 
 @pytest.mark.parametrize("offset", ["-5", "x", None])
 def test_a_pull_whose_answer_names_no_next_offset_has_failed(offset: str | None) -> None:
-    """Law: it is tried again, as after a refusal; a queue would stand still behind it, with its lock renewed."""
+    """Law: a pull answered without a next offset has failed and is tried again; else its queue would stand still."""
     fields = PullMessageResponseHeader(0, 0, 0, 9).to_ext() | {"nextBeginOffset": offset}
     ext = {name: value for name, value in fields.items() if value is not None}
     answer = request(RequestCode.PULL_MESSAGE).reply(PullStatus.NO_MATCHED_MSG.value, ext)
@@ -81,13 +81,13 @@ def test_a_pull_whose_answer_names_no_next_offset_has_failed(offset: str | None)
 
 
 def test_an_offset_that_cannot_be_read_is_an_error_of_its_broker() -> None:
-    """Law: what a broker answers ends nothing but the call."""
+    """Law: an unreadable offset in an answer is a BrokerError of that call only."""
     with pytest.raises(BrokerError, match="offset"):
         read_offset(request(RequestCode.GET_MAX_OFFSET).reply(0, {"offset": "x"}))
 
 
 def letter(message: ReceivedMessage, *, times: int = 3) -> tuple[SendMessageHeader, bytes]:
-    """Return header and body of the copy that is a dead letter after three tries."""
+    """Return header and body of the dead letter after three tries."""
     copy = copy_to_retry(
         message, "G", times=times, maximum=3, delay_level=0, born_ms=1, behind="0" * 32
     )
@@ -96,7 +96,7 @@ def letter(message: ReceivedMessage, *, times: int = 3) -> tuple[SendMessageHead
 
 @pytest.mark.parametrize("kind", CompressionType)
 def test_a_copy_of_what_came_deflated_is_deflated(kind: CompressionType) -> None:
-    """Law: what was stored can be a dead letter. The inflated body was once refused as too large, for ever, and its queue stood still."""
+    """Law: the copy of a compressed message is compressed again, so that a stored message can always become a dead letter."""
     text = b"order " * 1_000_000
     record = replace(
         stored(0, compress(text, kind)), sys_flag=sysflag.with_compression(0, kind), properties=b""
@@ -105,14 +105,17 @@ def test_a_copy_of_what_came_deflated_is_deflated(kind: CompressionType) -> None
 
     assert decompress(body, header.sys_flag, len(text)) == text
     assert len(body) < 100_000
-    # A broker knows the letter also where another member hands it over as it was before.
+    # The broker also recognises a letter that another member sends as it was stored.
     said = decode_properties(header.properties.encode())
     assert said["OMQ_BODY_CRC"] == f"{body_crc(text):08x},{body_crc(body):08x}"
 
 
 @pytest.mark.parametrize("free", [0, 20, 60, 110, 500])
 def test_a_dead_letter_goes_without_what_its_sender_has_left_no_room_for(free: int) -> None:
-    """Law: what was stored can be a dead letter. One with 32.7 KB of properties was once refused for ever. A retry is not cut."""
+    """Law: a dead letter omits added properties that do not fit; one with 32.7 KB of properties was once refused for ever.
+
+    A retry omits none.
+    """
     message = messages(0)[0]
     message.properties = {"a": "x" * (PROPERTIES_BYTES_MAX - 3 - free)}
     header, _ = letter(message)
@@ -126,7 +129,7 @@ def test_a_dead_letter_goes_without_what_its_sender_has_left_no_room_for(free: i
 
 
 def test_what_a_consumer_caches_counts_as_large_as_it_is_in_memory() -> None:
-    """A pull waits by the size of inflated bodies: compressed ones may be a thousandth of that."""
+    """Law: the cache counts decompressed bodies, because compressed ones may be a thousand times smaller."""
     cache = ProcessQueue()
 
     cache.put(read(BIG).messages)
@@ -136,7 +139,7 @@ def test_what_a_consumer_caches_counts_as_large_as_it_is_in_memory() -> None:
 
 
 def test_a_pull_inflates_no_more_than_fits_and_the_next_begins_behind_that() -> None:
-    """32 small records could inflate to 2 GiB at once."""
+    """Law: a pull decompresses no more than fits and the next one begins behind it; 32 small records could become 2 GiB."""
     cut = read(BIG, BIG, SMALL, BIG)
     whole = read(BIG, SMALL, SMALL)
 

@@ -1,4 +1,4 @@
-"""A consumer by key sends requests to brokers and reads their answers, against a broker whose answers a test chooses."""
+"""The requests of a consumer by key and how it reads the answers, with a broker whose answers the test chooses."""
 
 from collections.abc import AsyncIterator, Callable
 
@@ -53,7 +53,8 @@ async def calls(cluster: FakeCluster) -> AsyncIterator[LaneCalls]:
     instance = ClientInstance(cluster.address)
     await instance.start()
     await instance.route("T")
-    instance.heartbeats.add_producer("P")  # who has nothing to say sends no heartbeats
+    # A client without anything to report sends no heartbeats.
+    instance.heartbeats.add_producer("P")
     yield LaneCalls(
         instance,
         "G",
@@ -81,7 +82,7 @@ def lane(number: int, *offsets: int, tries: int = 0) -> Lane:
 
 
 async def test_a_fetch_says_who_asks_for_what(cluster: FakeCluster, calls: LaneCalls) -> None:
-    """Number, lanes, messages, lease and wait; a third of the lease is the longest wait."""
+    """Law: a fetch sends number, lanes, messages, lease and wait; the wait is at most a third of the lease."""
     cluster.faults[FETCH] = [answer(ResponseCode.PULL_NOT_FOUND)]
 
     assert await calls.fetch(ASK) == FetchEmpty(PLACE, 17, "why")
@@ -98,7 +99,7 @@ async def test_a_fetch_says_who_asks_for_what(cluster: FakeCluster, calls: LaneC
 
 
 async def test_what_a_fetch_brings(cluster: FakeCluster, calls: LaneCalls) -> None:
-    """Messages by lane; one that is gone from the store is left out; failures count for the first message."""
+    """Law: an answer's messages are read by lane; missing ones are omitted, and the tries belong to the first message."""
     stored = records(cluster, "a", "b", "c", "d")
     lanes = (lane(1, 0, 2), lane(2, 1, 7, tries=3))
     body = LanesFetched(lanes, 9_000, "full").encode([stored[0], stored[2], stored[1]])
@@ -117,7 +118,7 @@ async def test_what_a_fetch_brings(cluster: FakeCluster, calls: LaneCalls) -> No
 async def test_a_record_that_is_cut_off_fails_its_message_and_gives_the_rest_back(
     cluster: FakeCluster, calls: LaneCalls
 ) -> None:
-    """Nothing that was not read counts as gone: it would be lost."""
+    """Law: a cut-off record fails its own message; unread messages are given back and not lost."""
     stored = records(cluster, "a", "b", "c", "d")
     lanes = (lane(1, 0, 2), lane(2, 1), lane(3, 3))
     body = LanesFetched(lanes, 9_000).encode([stored[0], stored[2][:-5]])
@@ -137,7 +138,7 @@ async def test_a_record_that_is_cut_off_fails_its_message_and_gives_the_rest_bac
 async def test_a_fetch_brings_no_more_than_may_be_inflated_and_gives_the_rest_back(
     cluster: FakeCluster, calls: LaneCalls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A few KiB of compressed bodies may be gigabytes; the first message is there however large it is."""
+    """Law: a fetch decompresses no more than a limit, but at least one message; the rest is given back."""
     monkeypatch.setattr(lanecalls, "INFLATED_SIZE_MAX", 100)
     stored = records(cluster, *(letter * 60 for letter in "abcd"))
     lanes = (lane(1, 0), lane(2, 1, 2), lane(3, 3))
@@ -175,7 +176,7 @@ async def test_a_fetch_brings_no_more_than_may_be_inflated_and_gives_the_rest_ba
 async def test_what_a_refusal_means(
     cluster: FakeCluster, calls: LaneCalls, code: int, refused: bool, final: bool, says: str
 ) -> None:
-    """Some pass by themselves, some need people, some will never do."""
+    """Law: refusals differ: some pass by themselves, some need a person, some are final."""
     cluster.faults[FETCH] = [answer(code)]
 
     found = await calls.fetch(ASK)
@@ -189,7 +190,7 @@ async def test_what_a_refusal_means(
 async def test_a_broker_that_does_not_know_the_member_hears_from_it(
     cluster: FakeCluster, calls: LaneCalls, code: int
 ) -> None:
-    """A heartbeat, then the fetch is repeated."""
+    """Law: if the broker does not know the member, a heartbeat is sent and the fetch repeated."""
     cluster.faults[FETCH] = [answer(code)]
 
     await calls.fetch(ASK)
@@ -201,7 +202,7 @@ async def test_a_broker_that_does_not_know_the_member_hears_from_it(
 async def test_an_answer_that_cannot_be_read_is_trouble_like_any_other(
     cluster: FakeCluster, calls: LaneCalls, body: bytes
 ) -> None:
-    """The fetch is repeated with its number: what it handed out is not forgotten."""
+    """Law: an unreadable answer repeats the fetch with its number, so that its lanes are not lost."""
     cluster.faults[FETCH] = [answer(0, body)]
 
     found = await calls.fetch(ASK)
@@ -211,7 +212,7 @@ async def test_an_answer_that_cannot_be_read_is_trouble_like_any_other(
 
 
 async def test_completions_get_their_verdicts(cluster: FakeCluster, calls: LaneCalls) -> None:
-    """In the order of the reports; an answer about others counts for nothing."""
+    """Law: each report gets its own verdict; an answer about other reports fails."""
     reports = (LaneReport(0, 1, 8, "done", 5), LaneReport(0, 2, 9, "renew"))
     verdicts = (LaneVerdict(0, 1, 8, "done"), LaneVerdict(0, 2, 9, "stale"))
     ask = Complete(PLACE, reports)
@@ -239,7 +240,7 @@ def told(config: SubscriptionGroupConfig) -> Callable[[RemotingCommand, object],
 async def test_how_long_a_message_may_be_in_work_is_said_by_the_group(
     cluster: FakeCluster, calls: LaneCalls, minutes: int, limit_s: float
 ) -> None:
-    """Until it says so, and where it says nothing, by the consumer."""
+    """Law: the group's consume time-out counts; without one, the consumer's setting does."""
     assert calls.consume_timeout_s == 7.0
     config = SubscriptionGroupConfig("G", concurrency="Key", consume_timeout_minute=minutes)
     cluster.faults[CONFIG] = [told(config)]
@@ -253,7 +254,7 @@ async def test_how_long_a_message_may_be_in_work_is_said_by_the_group(
 async def test_the_whole_of_a_long_key_is_that_of_the_message(
     cluster: FakeCluster, calls: LaneCalls, key_property: str
 ) -> None:
-    """By the property that the group names; it must begin as the broker says."""
+    """Law: the full text of a long key is read from the message's key property and must begin as the broker says."""
     config = SubscriptionGroupConfig("G", concurrency="Key", lane_key_property=key_property)
     cluster.faults[CONFIG] = [told(config)]
     await calls.check_group(["T"])
@@ -273,7 +274,7 @@ async def test_the_whole_of_a_long_key_is_that_of_the_message(
 async def test_a_group_is_looked_at_before_it_is_joined(
     cluster: FakeCluster, calls: LaneCalls
 ) -> None:
-    """By key, absent, silent, by queue, and a broker that knows no lanes."""
+    """Law: before joining, the group's mode is checked: by key, absent, silent, by queue, or a broker without lanes."""
     cluster.faults[CONFIG] = [
         told(SubscriptionGroupConfig("G", concurrency="Key")),
         answer(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST),
@@ -293,7 +294,7 @@ async def test_a_group_is_looked_at_before_it_is_joined(
 async def test_a_start_during_a_fail_over_blames_no_settings(
     cluster: FakeCluster, heard: bool
 ) -> None:
-    """Brokers create the group with the first heartbeat; where none arrived, its absence proves nothing."""
+    """Law: during a change of leader, a missing group is no error, because brokers create it with the first heartbeat."""
     cluster.faults[CONFIG] = [answer(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)] * 2
     cluster.faults[RequestCode.HEART_BEAT] = [] if heard else [reset]
     consumer = Consumer(

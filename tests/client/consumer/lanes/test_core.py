@@ -1,4 +1,4 @@
-"""The core of a consumer by key, against a naive broker in virtual time and event by event."""
+"""The core of a consumer by key, in virtual time: with a simple broker, and event by event."""
 
 from collections.abc import Sequence
 from random import Random
@@ -63,7 +63,7 @@ def keys(random: Random, queues: int, messages: int, distinct: int) -> list[list
 def test_every_message_is_done_in_the_order_of_its_lane_whatever_is_lost(
     seed: int, workers: int, batch: int, per_lane: int, members: int, slow_ms: int
 ) -> None:
-    """Lost requests, lost answers, failing and slow listeners: order, one holder, nothing lost, all is drained."""
+    """Law: with lost requests and answers and failing listeners, each lane is done in order by one holder, and nothing is lost."""
     random = Random(seed)
     world = World(
         keys(random, queues=2, messages=15, distinct=6),
@@ -87,7 +87,7 @@ def test_every_message_is_done_in_the_order_of_its_lane_whatever_is_lost(
 @given(seed=st.integers(0, 2**32))
 @settings(max_examples=30, deadline=None)
 def test_a_member_that_dies_costs_its_own_lanes(seed: int) -> None:
-    """Its messages come again at another member, in order; nothing of the others is delivered again."""
+    """Law: a dead member's messages come again at another member, in order; those of others do not."""
     random = Random(seed)
     world = World(keys(random, queues=1, messages=40, distinct=10), random, rules=RULES, members=2)
     world.later(random.randint(0, 60), lambda: world.kill(world.members[0]))
@@ -98,7 +98,7 @@ def test_a_member_that_dies_costs_its_own_lanes(seed: int) -> None:
 
 
 def test_a_consumer_holds_no_more_than_its_workers_need() -> None:
-    """Slow listeners: as many lanes as workers; quick ones: more, up to the limit."""
+    """Law: with slow listeners a consumer holds about as many lanes as workers; with quick ones more, up to the limit."""
     many = [[f"k{number}" for number in range(150)]]
     slow = World(many, Random(1), rules=LaneRules(workers=4), slow_ms=800)
     quick = World(many, Random(1), rules=LaneRules(workers=4, ahead_max=20), slow_ms=1)
@@ -111,7 +111,7 @@ def test_a_consumer_holds_no_more_than_its_workers_need() -> None:
 
 
 def test_completions_of_a_moment_are_one_request() -> None:
-    """A message costs a share of two requests, not two."""
+    """Law: completions of the same moment share a request."""
     world = World(
         [[f"k{number}" for number in range(600)]],
         Random(1),
@@ -128,7 +128,7 @@ def test_completions_of_a_moment_are_one_request() -> None:
 
 
 class Script:
-    """A core that gets events at times that the test names."""
+    """A core that gets events at times that the test chooses."""
 
     def __init__(self, rules: LaneRules = RULES, places: Sequence[Place] = (PLACE,)) -> None:
         self.core = LaneCore(rules)
@@ -146,7 +146,7 @@ class Script:
     def give(
         self, now_ms: int, *lanes: tuple[str, tuple[int, ...]], asked_at_ms: int | None = None
     ) -> list[Instruction]:
-        """Answer the fetch that is under way."""
+        """Answer the outstanding fetch."""
         given = []
         for key, offsets in lanes:
             self.numbers += 1
@@ -189,7 +189,7 @@ def fetches(found: list[Instruction]) -> list[Fetch]:
 
 
 def test_the_first_fetch_asks_for_as_many_lanes_as_there_are_workers() -> None:
-    """Nothing is known of the listener yet; the number rises with each fetch."""
+    """Law: the first fetch asks for as many lanes as there are workers; each fetch has the next number."""
     script = Script(LaneRules(workers=4, first_sequence=1_000))
 
     assert script.first == [Fetch(PLACE, 1_001, 4)]
@@ -197,7 +197,7 @@ def test_the_first_fetch_asks_for_as_many_lanes_as_there_are_workers() -> None:
 
 
 def test_a_fetch_without_an_answer_is_repeated_with_its_number() -> None:
-    """After a pause that grows; so a lost answer blocks no lane."""
+    """Law: an unanswered fetch is repeated with its number after a growing pause, so that a lost answer blocks no lane."""
     script = Script()
 
     assert fetches(script.tell(10, FetchFailed(PLACE, 2, "reset"))) == []
@@ -208,7 +208,7 @@ def test_a_fetch_without_an_answer_is_repeated_with_its_number() -> None:
 
 
 def test_what_a_repeated_fetch_brings_is_renewed_before_a_listener_gets_it() -> None:
-    """The broker may have handed it out at the first fetch, so its lease may be over, and another member have it."""
+    """Law: lanes of a repeated fetch are renewed before a listener gets them, because their lease may be over."""
     script = Script()
     script.tell(10, FetchFailed(PLACE, 2, "reset"))
     script.tell(60, Tick())
@@ -224,7 +224,7 @@ def test_what_a_repeated_fetch_brings_is_renewed_before_a_listener_gets_it() -> 
 
 
 def test_a_refusal_is_reported_once_and_asked_about_seldom() -> None:
-    """Only people can repair it; the next fetch has a number of its own."""
+    """Law: a refusal is logged once and tried again seldom, with a new number."""
     script = Script()
 
     told = script.tell(10, FetchFailed(PLACE, 2, "not by key", refused=True))
@@ -236,14 +236,14 @@ def test_a_refusal_is_reported_once_and_asked_about_seldom() -> None:
 
 
 def test_messages_of_one_lane_are_given_one_after_the_other_and_other_lanes_come_first() -> None:
-    """A lane with many messages takes a worker for one call at a time."""
+    """Law: messages of one lane are given one after the other, and other lanes come first."""
     script = Script(LaneRules(workers=1))
 
     assert works(script.give(1, ("a", (0, 2)), ("b", (1,)))) == [(1, (0,))]
     assert works(script.done(2, 1)) == [(2, (1,))]
     found = script.done(3, 2)
     assert works(found) == [(1, (2,))]
-    # The completion of the other lane waits a moment for this one, and nobody works who could say more.
+    # The completion of the other lane waits a moment for this one, and no worker is busy that could add more.
     assert completes(script.done(4, 1)).reports == (
         LaneReport(0, 1, 2, "done", 1),
         LaneReport(0, 0, 1, "done", 2),
@@ -251,7 +251,7 @@ def test_messages_of_one_lane_are_given_one_after_the_other_and_other_lanes_come
 
 
 def test_completions_wait_longer_while_other_lanes_wait_for_a_worker() -> None:
-    """Nobody else could do more with it, and one request says what else ends meanwhile."""
+    """Law: completions wait longer while other lanes wait for a worker, so that one request reports more."""
     script = Script(LaneRules(workers=1))
     script.give(0, *((f"k{each}", (each,)) for each in range(4)))
 
@@ -264,7 +264,7 @@ def test_completions_wait_longer_while_other_lanes_wait_for_a_worker() -> None:
 
 @pytest.mark.parametrize("error", [None, "it failed"])
 def test_a_report_that_somebody_waits_for_does_not_wait_longer(error: str | None) -> None:
-    """Messages behind it go on, and what has failed is tried again; what waits already goes with it."""
+    """Law: a report that others wait for (a failure, or messages behind it) is sent soon, with those that wait already."""
     script = Script(LaneRules(workers=1))
     lanes = [Lane(0, each, each + 1, f"k{each}", (each,), behind=each) for each in (0, 1)]
     lanes += [Lane(0, each, each + 1, f"k{each}", (each,)) for each in (2, 3, 4)]
@@ -278,7 +278,7 @@ def test_a_report_that_somebody_waits_for_does_not_wait_longer(error: str | None
 
 
 def test_more_lanes_wait_here_where_brokers_are_slow() -> None:
-    """Workers have something to do while a fetch is answered, however long that takes; a second is no reason for more."""
+    """Law: the slower the broker answers, the more lanes wait here, up to a limit."""
     asked = []
     for took_ms in (1, 100, 1_000, 10_000):
         script = Script(LaneRules(workers=2))
@@ -294,14 +294,14 @@ def test_more_lanes_wait_here_where_brokers_are_slow() -> None:
 
 
 def test_a_batch_gives_several_messages_of_one_lane_in_one_call() -> None:
-    """As many as the settings say, never of two lanes."""
+    """Law: a call gets at most batch_max messages, all of one lane."""
     script = Script(LaneRules(workers=2, batch_max=2))
 
     assert works(script.give(1, ("a", (0, 2, 4)), ("b", (1,)))) == [(1, (0, 2)), (2, (1,))]
 
 
 def test_long_keys_that_begin_alike_are_worked_on_side_by_side() -> None:
-    """A member is shown the beginning of a key: more than that distinguishes lanes."""
+    """Law: long keys with the same shown begin are different lanes and run in parallel."""
     script = Script(LaneRules(workers=3))
     long = "k" * KEY_LENGTH_SHOWN
 
@@ -311,7 +311,7 @@ def test_long_keys_that_begin_alike_are_worked_on_side_by_side() -> None:
 
 
 def test_a_lane_that_has_failed_comes_message_by_message() -> None:
-    """The failure of a batch was a try of its first message: the next one is of the message that fails."""
+    """Law: after a failure a lane is given message by message, because the failed batch was a try of its first message."""
     script = Script(LaneRules(workers=1, batch_max=3))
     offsets = (0, 2, 4)
     lane = Lane(0, 0, 1, "a", offsets, tries=1)
@@ -326,7 +326,7 @@ def test_a_lane_that_has_failed_comes_message_by_message() -> None:
 
 
 def test_a_failure_says_what_was_done_before_it() -> None:
-    """The message after the last complete one is the one that failed; what the listener wants is passed on."""
+    """Law: a failure reports the last completed message, the delay that the listener wants, and the maximum of tries."""
     script = Script(LaneRules(workers=1, tries_max=5))
     script.give(1, ("a", (0, 2, 4)))
     script.done(2, 1)
@@ -337,7 +337,7 @@ def test_a_failure_says_what_was_done_before_it() -> None:
 
 
 def test_a_record_that_cannot_be_read_fails_alone() -> None:
-    """The messages before it are done, it counts as failed, and a lane behind it goes back untried."""
+    """Law: an unreadable record fails alone; messages before it are done, and a lane behind it is given back without a try."""
     script = Script(LaneRules(workers=4, tries_max=5))
     bad = Given(Lane(0, 0, 1, "a", (0, 2)), (message(0),), 2, "unreadable record")
     behind = Given(Lane(0, 1, 2, "b", (1,)), (), 1)
@@ -353,7 +353,7 @@ def test_a_record_that_cannot_be_read_fails_alone() -> None:
 
 
 def test_a_lease_is_renewed_while_the_listener_runs() -> None:
-    """In time, with what is done so far; the verdict gives the lease again."""
+    """Law: a lease is renewed in time while the listener runs, with the messages done so far."""
     script = Script(LaneRules(workers=1, renew_ms=5_000))
     script.give(100, ("a", (0, 2)), asked_at_ms=50)
     script.done(200, 1)
@@ -371,7 +371,7 @@ def test_a_lease_is_renewed_while_the_listener_runs() -> None:
 
 @pytest.mark.parametrize("how", ["stale", "silence"])
 def test_what_a_lost_lane_did_is_not_reported(how: str) -> None:
-    """The broker said so, or the lease is over; the log says so, and the listener's result counts for nothing."""
+    """Law: after a lost lease (by the broker's word or the clock), the listener's result is not reported, and the log says so."""
     script = Script(LaneRules(workers=1, renew_ms=5_000))
     script.give(0, ("a", (0,)))
     hand = HandId(PLACE, 0, 1)
@@ -393,7 +393,7 @@ def test_what_a_lost_lane_did_is_not_reported(how: str) -> None:
 
 @pytest.mark.parametrize("verdict", ["renewed", "stale"])
 def test_a_renewal_counts_that_is_answered_between_two_messages_of_a_lane(verdict: str) -> None:
-    """The lane waits for its worker then: its lease is longer, or it is lost and no listener is called."""
+    """Law: a renewal answered while the lane waits for its worker counts: the lease is longer, or no listener is called."""
     script = Script(LaneRules(workers=1, renew_ms=5_000))
     script.give(0, ("a", (0, 2, 4)))
     script.done(1, 1)
@@ -415,7 +415,7 @@ def test_a_renewal_counts_that_is_answered_between_two_messages_of_a_lane(verdic
 
 
 def test_a_lane_that_comes_back_waits_for_its_former_listener() -> None:
-    """The lease ended while it ran, and the broker gave the lane to this member again: still one call at a time."""
+    """Law: if a lane comes back while its former listener runs, it waits for that listener."""
     script = Script(LaneRules(workers=2, renew_ms=5_000))
     script.give(0, ("a", (0,)))
     script.tell(5_000, Tick())
@@ -427,7 +427,7 @@ def test_a_lane_that_comes_back_waits_for_its_former_listener() -> None:
 
 
 def test_a_lane_that_waits_for_its_former_listener_keeps_no_worker_from_other_lanes() -> None:
-    """That listener may never return; the other worker has nothing to do, and asks."""
+    """Law: a lane that waits for its former listener, which may never return, takes no worker from others."""
     script = Script(LaneRules(workers=2, renew_ms=5_000))
     script.give(0, ("a", (0,)))
     script.tell(5_000, Tick())
@@ -440,7 +440,7 @@ def test_a_lane_that_waits_for_its_former_listener_keeps_no_worker_from_other_la
 
 
 def test_a_lane_that_comes_late_is_worked_on_where_a_worker_is_free() -> None:
-    """The answer took most of the lease: what is left is enough to ask for more."""
+    """Law: a lane that arrives late in its lease is worked on if a worker is free."""
     script = Script(LaneRules(workers=1))
 
     found = script.give(10_500, ("a", (0,)), asked_at_ms=0)
@@ -453,7 +453,7 @@ def test_a_lane_that_comes_late_is_worked_on_where_a_worker_is_free() -> None:
 
 
 def test_a_lane_that_waits_in_vain_for_a_worker_goes_back() -> None:
-    """Another member may have one."""
+    """Law: a lane that waits too long for a worker is given back, because another member may have one."""
     script = Script(LaneRules(workers=1, renew_ms=5_000))
     script.give(0, ("a", (0,)), ("b", (1,)))
     script.tell(5_000, Tick())
@@ -466,7 +466,7 @@ def test_a_lane_that_waits_in_vain_for_a_worker_goes_back() -> None:
 
 
 def test_reports_without_an_answer_are_said_again_and_the_newest_stands() -> None:
-    """A renewal that failed is not repeated when the listener is done meanwhile."""
+    """Law: unanswered reports are repeated; a newer one of the same lane replaces the older."""
     script = Script(LaneRules(workers=1, renew_ms=5_000))
     script.give(0, ("a", (0,)))
     script.tell(5_000, Tick())
@@ -479,7 +479,7 @@ def test_reports_without_an_answer_are_said_again_and_the_newest_stands() -> Non
 
 
 def test_a_refused_completion_ends_what_it_spoke_of() -> None:
-    """The group is gone or consumes by queue now: nothing will ever be taken."""
+    """Law: a refused completion (no group, or by queue now) drops its lanes."""
     script = Script(LaneRules(workers=1))
     script.give(0, ("a", (0,)))
     complete = completes(script.done(1, 1))
@@ -491,7 +491,7 @@ def test_a_refused_completion_ends_what_it_spoke_of() -> None:
 
 
 def test_suspending_calls_and_fetches_nothing() -> None:
-    """The messages of a fetch that was under way wait."""
+    """Law: a suspended consumer calls and fetches nothing; messages of an outstanding fetch wait."""
     script = Script()
     script.tell(1, Paused())
 
@@ -500,7 +500,7 @@ def test_suspending_calls_and_fetches_nothing() -> None:
 
 
 def test_closing_gives_back_what_waits_and_finishes_what_runs() -> None:
-    """No new fetch; the messages of a lane that its listener has not had go back."""
+    """Law: closing fetches nothing, finishes running calls and gives the rest back."""
     script = Script(LaneRules(workers=1))
     found = script.give(1, ("a", (0, 2)), ("b", (1,)))
     assert fetches(found) == []
@@ -516,7 +516,7 @@ def test_closing_gives_back_what_waits_and_finishes_what_runs() -> None:
 
 
 def test_what_a_fetch_brings_after_closing_goes_back_immediately() -> None:
-    """The broker holds it and may answer while listeners still run: nobody else would get these lanes until they end."""
+    """Law: lanes that a fetch brings after closing are given back immediately."""
     script = Script(LaneRules(workers=2))
     assert fetches(script.give(1, ("a", (0,)))) == [Fetch(PLACE, 3, 1)]
 
@@ -529,7 +529,7 @@ def test_what_a_fetch_brings_after_closing_goes_back_immediately() -> None:
 
 
 def test_closing_waits_for_no_fetch() -> None:
-    """Messages that an idle member's fetch brings later go back when the member leaves."""
+    """Law: closing does not wait for a fetch."""
     script = Script()
 
     assert script.tell(1, Closing()) == []
@@ -539,7 +539,7 @@ def test_closing_waits_for_no_fetch() -> None:
 
 
 def test_what_is_cut_off_goes_back() -> None:
-    """The listener may not act any more."""
+    """Law: when an async listener is cut off, its lane is given back."""
     script = Script(LaneRules(workers=1))
     script.give(1, ("a", (0,)))
     script.tell(2, Closing())
@@ -551,7 +551,7 @@ def test_what_is_cut_off_goes_back() -> None:
 
 
 def test_what_a_thread_works_on_is_not_given_back() -> None:
-    """Another member would get it beside the thread, which nothing can cancel: the lease ends it."""
+    """Law: a lane with a running thread is not given back, because nothing can cancel a thread; its lease ends it."""
     script = Script(LaneRules(workers=2))
     script.give(1, ("a", (0,)), ("b", (1,)))
     script.tell(2, Closing())
@@ -564,7 +564,7 @@ def test_what_a_thread_works_on_is_not_given_back() -> None:
 
 
 def test_nothing_is_fetched_while_half_of_what_may_wait_does_so() -> None:
-    """Each fetch is an entry of the broker's log: it asks for many lanes, and before the workers have none."""
+    """Law: nothing is fetched while at least half of the lanes that may wait do so, because each fetch is a log entry."""
     script = Script(LaneRules(workers=2, ahead_max=20))
     script.give(1, ("a", (0,)), ("b", (1,)))
     assert fetches(script.done(1, 1)) == [Fetch(PLACE, 3, 21)]
@@ -572,7 +572,7 @@ def test_nothing_is_fetched_while_half_of_what_may_wait_does_so() -> None:
 
     asked = [fetches(script.done(1, attempt)) for attempt in range(2, 23)]
 
-    # Of 22 in hand two are with the workers: ten wait when ten are done.
+    # Two of 22 lanes are with the workers; ten wait when ten are done.
     assert [(place, each) for place, each in enumerate(asked, 1) if each] == [
         (10, [Fetch(PLACE, 4, 10)])
     ]
@@ -580,7 +580,7 @@ def test_nothing_is_fetched_while_half_of_what_may_wait_does_so() -> None:
 
 @pytest.mark.parametrize("event", [Paused(), Closing()])
 def test_a_listener_that_was_not_called_yet_is_not_called_any_more(event: Event) -> None:
-    """It waited for its turn when the consumer was suspended or closed: its messages go back in order."""
+    """Law: a listener that waits for its turn when the consumer is suspended or closed is not called."""
     script = Script(LaneRules(workers=1, batch_max=2))
     script.give(1, ("a", (0, 2, 4)))
     hand = HandId(PLACE, 0, 1)

@@ -1,4 +1,4 @@
-"""The end of a consumer by key: what it waits for, and what it holds until then."""
+"""How a consumer by key ends: what it waits for, and what it holds until then."""
 
 import asyncio
 import threading
@@ -28,7 +28,7 @@ SETTINGS = ConsumerSettings(lock_lease=2, lock_renew=0.5, shutdown_timeout=0.1)
 async def test_a_direct_call_holds_no_key_when_its_consumer_closes(
     tmp_path: Path, is_working: bool
 ) -> None:
-    """`close` ends; only keys that a thread works on wait for their leases, and without one the member is gone."""
+    """Law: a direct call holds no key when its consumer closes; only keys with a running thread keep their leases."""
     got, direct, gate = list[ReceivedMessage](), threading.Event(), threading.Event()
     again = list[str]()
 
@@ -78,7 +78,7 @@ async def test_a_direct_call_holds_no_key_when_its_consumer_closes(
 
 
 async def test_a_consumer_that_nobody_looped_over_closes_at_once(tmp_path: Path) -> None:
-    """Its lanes once waited for a loop, and it kept them, for `shutdown_timeout`."""
+    """Law: a consumer without a loop closes immediately; it once kept its lanes for `shutdown_timeout`."""
     with Cluster(tmp_path / "cluster") as cluster:
         cluster.create_topic("orders", queues=1)
         async with Producer(name_servers=cluster.name_server) as producer:

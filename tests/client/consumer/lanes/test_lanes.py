@@ -1,4 +1,4 @@
-"""Consumers by key against a real broker in this process; the oracle judges each test at its end."""
+"""Consumers by key with a real broker in this process; the oracle checks the history of each test."""
 
 import asyncio
 import json
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.timeout(60)
 
 
 class Work:
-    """A listener that keeps what it got, by key, and waits and fails as the test says."""
+    """A listener that records its messages by key, and waits and fails as the test says."""
 
     def __init__(self, *, takes: float = 0.0) -> None:
         self.seen: dict[str, list[str]] = defaultdict(list)
@@ -93,7 +93,7 @@ async def produce(*keyed: tuple[str, str]) -> None:
 
 
 async def drained(admin: AdminClient) -> None:
-    """Wait until the group owes nothing."""
+    """Wait until the group owes no message."""
     owed = True
     while owed:
         owed = any(row.owed for row in (await admin.lanes("billing")).queues)
@@ -112,7 +112,7 @@ def plenty(keys: int, each: int) -> list[tuple[str, str]]:
 
 
 async def test_one_queue_feeds_many_workers(orderlymq_cluster: Cluster) -> None:
-    """64 keys of one queue side by side, each key in order; the broker makes the group a group by key."""
+    """Law: 64 keys of one queue are consumed in parallel, each in order; the broker creates the group as by key."""
     orderlymq_cluster.create_topic("orders", queues=1)
     messages = plenty(keys=64, each=6)
     await produce(*messages)
@@ -129,7 +129,7 @@ async def test_one_queue_feeds_many_workers(orderlymq_cluster: Cluster) -> None:
         assert [(row.owed, row.in_hand, row.committed) for row in table.queues] == [(0, 0, 384)]
     assert work.most > 32
     assert all(texts == [f"{key} {n}" for n in range(6)] for key, texts in work.seen.items())
-    # On a busy machine some are fetched twice, and the second attempt learns that all is done.
+    # On a busy machine some are fetched twice, and the second attempt learns that everything is done.
     assert (stats.ok, stats.failed) == (384, 0)
     assert stats.pulled >= 384
 
@@ -137,7 +137,7 @@ async def test_one_queue_feeds_many_workers(orderlymq_cluster: Cluster) -> None:
 async def test_a_poison_message_stops_its_own_key_and_nothing_else(
     orderlymq_cluster: Cluster,
 ) -> None:
-    """It is tried again with pauses, held after the maximum, shown, and released by the command."""
+    """Law: a poison message stops its own key only: it is tried again, held after the maximum, shown, and released by the command."""
     orderlymq_cluster.create_topic("orders", queues=2)
     set_up = await command(
         *("group", "set", "billing", "--concurrency", "key"),
@@ -173,7 +173,7 @@ async def test_a_poison_message_stops_its_own_key_and_nothing_else(
 
 
 async def test_skipping_makes_the_message_a_dead_letter(orderlymq_cluster: Cluster) -> None:
-    """The lane goes on behind it immediately, though its next try was far away."""
+    """Law: a skipped message becomes a dead letter, and its lane goes on immediately."""
     orderlymq_cluster.create_topic("orders", queues=1)
     await produce(("bad", "poison"), ("bad", "after"))
     work = Work()
@@ -209,7 +209,7 @@ async def test_skipping_makes_the_message_a_dead_letter(orderlymq_cluster: Clust
 
 
 async def test_the_listener_knows_its_lane(orderlymq_cluster: Cluster) -> None:
-    """Key, tries, what is behind, since when; the number of tries is also that of the message."""
+    """Law: the listener's context has key, tries, waiting messages and time of its lane."""
     orderlymq_cluster.create_topic("orders", queues=1)
     await produce(("a", "one"), ("a", "two"), ("", "alone"))
     work = Work()
@@ -240,7 +240,7 @@ async def test_the_listener_knows_its_lane(orderlymq_cluster: Cluster) -> None:
 
 
 async def test_results_of_ordered_listeners_mean_the_same(orderlymq_cluster: Cluster) -> None:
-    """SUCCESS and COMMIT are done, SUSPEND and ROLLBACK come again, without auto-commit nothing is done."""
+    """Law: SUCCESS and COMMIT complete a message, SUSPEND and ROLLBACK deliver it again; without auto_commit nothing is completed."""
     orderlymq_cluster.create_topic("orders", queues=1)
     await produce(("a", "one"), ("a", "two"))
     answers = [
@@ -266,11 +266,12 @@ async def test_results_of_ordered_listeners_mean_the_same(orderlymq_cluster: Clu
             await drained(admin)
 
     assert seen == ["one", "one", "one", "two", "two"]
-    orderlymq_cluster.recording.events.clear()  # a COMMIT without auto-commit is no end to the oracle
+    # The oracle does not count a COMMIT without auto_commit as an end.
+    orderlymq_cluster.recording.events.clear()
 
 
 async def test_a_batch_has_messages_of_one_lane(orderlymq_cluster: Cluster) -> None:
-    """As many as the settings say."""
+    """Law: a batch holds messages of one lane, at most as many as the settings say."""
     orderlymq_cluster.create_topic("orders", queues=1)
     await produce(*plenty(keys=3, each=10))
     batches: list[list[str]] = []
@@ -288,7 +289,7 @@ async def test_a_batch_has_messages_of_one_lane(orderlymq_cluster: Cluster) -> N
 
 @pytest.mark.long
 async def test_a_slow_listener_keeps_its_lane(orderlymq_cluster: Cluster) -> None:
-    """Its lease is renewed while it runs, three times its length here."""
+    """Law: a listener that is slower than its lease keeps its lane by renewals."""
     orderlymq_cluster.create_topic("orders", queues=1)
     await produce(("a", "slow"), ("b", "quick"))
     settings = ConsumerSettings(lock_lease=4, lock_renew=0.5)
@@ -303,7 +304,7 @@ async def test_a_slow_listener_keeps_its_lane(orderlymq_cluster: Cluster) -> Non
 async def test_closing_waits_for_listeners_and_gives_the_rest_back(
     orderlymq_cluster: Cluster,
 ) -> None:
-    """Running messages are done; the next member has waiting lanes immediately, each from its first message that is not done."""
+    """Law: closing completes running messages and gives waiting lanes to the next member, from their first message that is not done."""
     orderlymq_cluster.create_topic("orders", queues=1)
     await produce(*plenty(keys=10, each=3))
     first, second = Work(), Work()
@@ -326,7 +327,7 @@ async def test_closing_waits_for_listeners_and_gives_the_rest_back(
 async def test_a_listener_that_does_not_end_is_cut_off_and_its_lane_goes_on(
     orderlymq_cluster: Cluster,
 ) -> None:
-    """After the time for closing it is cancelled, holds nothing, and the next member has the lane immediately."""
+    """Law: a listener that outlives the closing time is cancelled, and the next member gets its lane immediately."""
     orderlymq_cluster.create_topic("orders", queues=1)
     await produce(("a", "one"))
     stuck, after = Work(takes=3_600), Work()
@@ -342,7 +343,7 @@ async def test_a_listener_that_does_not_end_is_cut_off_and_its_lane_goes_on(
 
 @pytest.mark.parametrize("orderlymq_cluster", [1, 3], indirect=True)
 async def test_a_killed_leader_costs_a_pause(orderlymq_cluster: Cluster) -> None:
-    """Fetches and completions go on with the next leader; nothing is lost, nothing overtakes."""
+    """Law: after a leader is killed, fetches and completions go on with the next one; nothing is lost or overtakes."""
     orderlymq_cluster.create_topic("orders", queues=4)
     messages = plenty(keys=30, each=20)
     await produce(*messages)
@@ -366,7 +367,7 @@ async def test_a_killed_leader_costs_a_pause(orderlymq_cluster: Cluster) -> None
 
 
 async def test_a_dead_member_costs_its_own_lanes(orderlymq_cluster: Cluster) -> None:
-    """It is proven dead: its lanes are with the other member long before its leases end."""
+    """Law: the lanes of a member proven dead go to another one long before their leases end."""
     orderlymq_cluster.create_topic("orders", queues=1)
     dead, alive = Work(takes=3_600), Work()
     long = ConsumerSettings(lock_lease=60, lock_renew=20, shutdown_timeout=0)
@@ -403,7 +404,7 @@ asyncio.run(
 
 
 async def test_a_killed_process_costs_its_own_lanes(orderlymq_cluster: Cluster) -> None:
-    """The broker sees that it is dead: the lanes go on though their leases have a minute left."""
+    """Law: the broker sees that a killed process is dead, and its lanes go on a minute before their leases end."""
     orderlymq_cluster.create_topic("orders", queues=1)
     await produce(*plenty(keys=8, each=2))
     victim = await asyncio.create_subprocess_exec(
@@ -429,7 +430,7 @@ async def test_a_killed_process_costs_its_own_lanes(orderlymq_cluster: Cluster) 
 async def test_a_completion_that_comes_late_is_no_second_delivery(
     orderlymq_cluster: Cluster,
 ) -> None:
-    """Its answer is waited for in vain and it is said again: the broker says done, once."""
+    """Law: a completion repeated after a late answer is confirmed once and delivers nothing twice."""
     orderlymq_cluster.create_topic("orders", queues=1)
     await produce(*plenty(keys=5, each=2))
     orderlymq_cluster.delay("complete", 4)
@@ -447,7 +448,7 @@ async def test_a_completion_that_comes_late_is_no_second_delivery(
 
 
 async def test_hooks_see_the_lane(orderlymq_cluster: Cluster) -> None:
-    """Before and after each call, with its outcome."""
+    """Law: hooks see each call's lane before, and its outcome after."""
     orderlymq_cluster.create_topic("orders", queues=1)
     await produce(("a", "one"))
     seen: list[tuple[str, int, bool]] = []
@@ -468,7 +469,7 @@ async def test_hooks_see_the_lane(orderlymq_cluster: Cluster) -> None:
 
 
 async def test_a_group_by_queue_is_not_changed(orderlymq_cluster: Cluster) -> None:
-    """The consumer says what to run; after that it joins."""
+    """Law: a consumer by key does not change a group by queue; its error names the command, after which it joins."""
     orderlymq_cluster.create_topic("orders", queues=1)
     await produce(("a", "one"))
     async with AdminClient() as admin:
@@ -488,7 +489,7 @@ async def test_a_group_by_queue_is_not_changed(orderlymq_cluster: Cluster) -> No
 async def test_where_brokers_create_no_groups_the_error_says_how(
     orderlymq_cluster: Cluster,
 ) -> None:
-    """The group is to be made by hand or by a manifest; nothing is created behind the operator's back."""
+    """Law: where brokers create no groups, the error says how to create one."""
     orderlymq_cluster.create_topic("orders", queues=1)
     async with AdminClient() as admin:
         for address in (await admin.brokers()).values():
@@ -503,7 +504,7 @@ async def test_where_brokers_create_no_groups_the_error_says_how(
 async def test_a_group_that_turns_to_queues_ends_loops_with_the_reason(
     orderlymq_cluster: Cluster,
 ) -> None:
-    """While the consumer runs: `run` raises what a start would."""
+    """Law: if the group changes to queues, `run` and loops end with the error that a start would raise."""
     orderlymq_cluster.create_topic("orders", queues=1)
     consumer = by_key(Work())
     running = asyncio.create_task(consumer.run())
@@ -517,7 +518,7 @@ async def test_a_group_that_turns_to_queues_ends_loops_with_the_reason(
 
 
 def test_what_has_no_lanes_is_refused() -> None:
-    """Broadcasting, and a beginning that brokers do not know; the text says what to do."""
+    """Law: broadcasting, and a start position that brokers do not know, are refused with what to do."""
     nobody = "127.0.0.1:1"
 
     async def start(**more: object) -> None:
@@ -530,7 +531,7 @@ def test_what_has_no_lanes_is_refused() -> None:
 
 
 async def test_a_loop_gets_one_message_at_a_time(orderlymq_cluster: Cluster) -> None:
-    """As over any consumer: done when the loop asks for the next, again when it is left."""
+    """Law: a loop gets one message at a time; it is done when the loop asks for the next, and comes again if the loop is left."""
     orderlymq_cluster.create_topic("orders", queues=1)
     await produce(("a", "one"), ("b", "two"), ("a", "three"))
     texts: list[str] = []
@@ -548,7 +549,7 @@ async def test_a_loop_gets_one_message_at_a_time(orderlymq_cluster: Cluster) -> 
 
 
 def test_the_blocking_client_consumes_by_key(orderlymq_cluster: Cluster) -> None:
-    """A plain function works in threads, several keys at a time."""
+    """Law: with the blocking client, a plain function consumes several keys in threads."""
     orderlymq_cluster.create_topic("orders", queues=1)
     with blocking.Producer() as producer:
         for key, text in plenty(keys=5, each=3):
@@ -568,7 +569,7 @@ def test_the_blocking_client_consumes_by_key(orderlymq_cluster: Cluster) -> None
 
 
 async def test_names_are_wrapped_in_the_namespace(orderlymq_cluster: Cluster) -> None:
-    """Brokers know the whole names; the listener sees bare topics."""
+    """Law: brokers see names with the namespace; the listener sees topics without it."""
     orderlymq_cluster.create_topic("shop%orders", queues=1)
     settings = ClientSettings(namespace="shop")
     topics: list[str] = []
@@ -581,11 +582,12 @@ async def test_names_are_wrapped_in_the_namespace(orderlymq_cluster: Cluster) ->
     async with by_key(Work(), listener=listener, client_settings=settings) as consumer:
         await until(lambda: topics == ["orders"])
         assert consumer.group == "shop%billing"
-    orderlymq_cluster.recording.events.clear()  # the history has bare and whole names
+    # The history has names with and without the namespace.
+    orderlymq_cluster.recording.events.clear()
 
 
 def test_the_command_consumes_by_key(orderlymq_cluster: Cluster) -> None:
-    """The printed messages are complete; the rest stays for the next command."""
+    """Law: messages that the command has printed are completed; the rest stays for the next run."""
     orderlymq_cluster.create_topic("orders", queues=1)
     with blocking.Producer() as producer:
         for number in range(4):

@@ -1,4 +1,4 @@
-"""Keys that are longer than what a member is shown of them: of one key one listener call at a time all the same."""
+"""Keys longer than what a member is shown of them: still one listener call at a time per key."""
 
 from orderlymq.consumer.core.events import Tick
 from orderlymq.consumer.lanes.core import LaneRules
@@ -19,7 +19,7 @@ def brought(number: int, key: str, now_ms: int, script: Script) -> Fetched:
 
 
 def test_a_long_key_waits_for_the_call_of_its_former_lane() -> None:
-    """Law: the lease ended while the listener ran, another member has done it, and the key has come with a lane of another number."""
+    """Law: if a long key's lease ended while its listener ran, and it comes back as another lane, the new call waits for the former one."""
     script = Script(LaneRules(workers=3))
     assert works(script.tell(1, brought(1, LONG + "a", 1, script))) == [(1, (1,))]
     script.tell(1 + LEASE_MS, Tick())

@@ -1,4 +1,4 @@
-"""Consumers by key with several places that lanes come from: none keeps the workers from the lanes of the others."""
+"""Consumers by key with several sources of lanes (topic and broker): none keeps the workers from others' lanes."""
 
 from itertools import count
 
@@ -28,7 +28,7 @@ def requests(found: list[Instruction]) -> list[Complete]:
 
 
 def test_a_place_without_messages_does_not_keep_the_others_from_asking() -> None:
-    """A place that waits has asked for a share; one that has plenty asks for all that is free."""
+    """Law: an idle source that holds a fetch does not keep others from asking; each waiting one has asked for its share."""
     script = Script(LaneRules(workers=8), [PLACE, OTHER])
     assert script.first == [Fetch(PLACE, 2, 4), Fetch(OTHER, 3, 4)]
 
@@ -42,7 +42,7 @@ def test_a_place_without_messages_does_not_keep_the_others_from_asking() -> None
 
 
 def test_a_place_that_holds_a_fetch_keeps_the_others_from_asking_for_a_moment_only() -> None:
-    """It brought all it was asked for the last time, and has no more: workers wait for it no longer than an answer takes."""
+    """Law: workers wait for a source's next lanes only as long as an answer takes; then another source is asked."""
     script = Script(LaneRules(workers=8), [PLACE, OTHER])
     found = script.give(1, *((f"k{offset}", (offset,)) for offset in range(4)))
     assert fetches(found) == [Fetch(PLACE, 4, 4)]
@@ -54,7 +54,7 @@ def test_a_place_that_holds_a_fetch_keeps_the_others_from_asking_for_a_moment_on
 
 
 def test_a_place_that_answers_no_reports_keeps_the_others_from_nothing() -> None:
-    """Nothing more is asked for there before it answers, so that what waits here has a bound."""
+    """Law: a source that does not answer reports is asked for nothing more, but others are."""
     script = Script(LaneRules(workers=64), [PLACE, OTHER])
     asked = {each.place: each for each in fetches(script.first)}
     said: list[Instruction] = []
@@ -84,7 +84,7 @@ def test_a_place_that_answers_no_reports_keeps_the_others_from_nothing() -> None
 
 
 def test_a_place_that_is_gone_gets_its_lanes_back() -> None:
-    """The topic is unsubscribed: what waits goes back, what comes late, too."""
+    """Law: lanes of an unsubscribed topic are given back, also those that arrive late."""
     script = Script(LaneRules(workers=1))
     script.give(1, ("a", (0,)), ("b", (1,)))
 
@@ -95,7 +95,7 @@ def test_a_place_that_is_gone_gets_its_lanes_back() -> None:
 
 
 def test_why_there_are_no_new_lanes_is_logged_once_while_it_lasts() -> None:
-    """Law: queues that nobody gets are no silence; a limit that comes and goes with each fetch fills no log."""
+    """Law: the reason for missing lanes is logged once while it lasts."""
     script = Script()
 
     def told(number: int, limited: str, *, brings: bool = False) -> list[str]:

@@ -1,4 +1,4 @@
-"""A consumer by key whose requests have no answer: it asks and says the same again, for as long as that means anything."""
+"""A consumer by key without answers to its requests: it repeats them as long as that makes sense."""
 
 from orderlymq.consumer.core.events import Closing, Tick
 from orderlymq.consumer.lanes.core import LaneRules
@@ -16,7 +16,7 @@ from tests.client.consumer.lanes.world import PLACE
 
 
 def test_a_refusal_of_a_repeated_fetch_is_no_answer_to_the_first_one() -> None:
-    """Its broker may have handed lanes out: only the same number brings them while their lease lasts."""
+    """Law: if a repeated fetch is refused, its number stays in use, because the first one may have handed out lanes."""
     script = Script()
     script.tell(10, FetchFailed(PLACE, 2, "reset"))
     assert script.tell(60, Tick()) == [Fetch(PLACE, 2, 4)]
@@ -31,7 +31,7 @@ def test_a_refusal_of_a_repeated_fetch_is_no_answer_to_the_first_one() -> None:
 
 
 def test_what_is_done_is_said_to_the_next_leader_however_late() -> None:
-    """It runs the leases in full again, so that the attempt may still be good, and says when it is not."""
+    """Law: a completion is repeated to the next leader, however late, because its attempt may still be valid."""
     script = Script(LaneRules(workers=2, renew_ms=5_000))
     script.give(0, ("a", (0,)), ("b", (1,)))
     script.done(1, 1)
@@ -51,7 +51,7 @@ def test_what_is_done_is_said_to_the_next_leader_however_late() -> None:
 
 
 def test_closing_waits_no_longer_than_a_lease_for_a_broker_that_is_gone() -> None:
-    """It is as long as another member waits for the lane."""
+    """Law: closing waits for a missing broker no longer than a lease."""
     script = Script(LaneRules(workers=1, renew_ms=5_000))
     script.give(0, ("a", (0,)))
     said = completes(script.done(1, 1) + script.tell(3, Tick()))
@@ -66,7 +66,7 @@ def test_closing_waits_no_longer_than_a_lease_for_a_broker_that_is_gone() -> Non
 
 
 def test_lanes_that_wait_for_their_renewal_keep_no_worker_from_the_lanes_of_others() -> None:
-    """Nobody may work on them yet, and their broker may never answer; until it does, it is asked for nothing more."""
+    """Law: lanes waiting for a renewal keep no worker from others; their broker is asked for nothing more until it answers."""
     script = Script(LaneRules(workers=4), [PLACE, OTHER])
     script.tell(10, FetchFailed(PLACE, 2, "reset"))
     script.tell(60, Tick())
@@ -82,7 +82,7 @@ def test_lanes_that_wait_for_their_renewal_keep_no_worker_from_the_lanes_of_othe
 
 
 def test_lanes_that_wait_for_their_renewal_go_back_when_the_consumer_closes() -> None:
-    """The answer to the renewal comes later, and nobody works on them any more."""
+    """Law: lanes waiting for a renewal are given back when the consumer closes."""
     script = Script(LaneRules(workers=4))
     script.tell(10, FetchFailed(PLACE, 2, "reset"))
     script.tell(60, Tick())

@@ -1,4 +1,4 @@
-"""Calls of the listener of a consumer by key: what they share, and what they do not."""
+"""Listener calls of a consumer by key: what they share and what they do not."""
 
 import asyncio
 import sys
@@ -24,7 +24,7 @@ def work(number: int) -> Work:
 
 
 class Called:
-    """Workers whose listener does what the test says, and what they have posted."""
+    """Workers with a listener that the test defines; *ends* lists the reported calls."""
 
     def __init__(self, call: Callable[[int], Awaitable[None]], *, slots: int = 8) -> None:
         self.posted: list[Ended] = []
@@ -70,7 +70,7 @@ async def test_calls_that_wait_for_nothing_share_a_task_and_their_ends_an_event(
 
 
 async def test_a_call_that_waits_keeps_no_other_waiting() -> None:
-    """Each has its own task, and what had ended before it began to wait is posted without it."""
+    """Law: a call that waits does not delay others; each has its own task."""
     gates = {2: asyncio.Event(), 3: asyncio.Event()}
 
     async def call(number: int) -> None:
@@ -90,7 +90,7 @@ async def test_a_call_that_waits_keeps_no_other_waiting() -> None:
 
 
 async def test_a_call_sees_no_context_variable_that_another_one_has_set() -> None:
-    """Of the start it sees them: the name of a request once stayed for all messages behind the one that had set it."""
+    """Law: a call sees the context variables of the consumer's start, not those that another call has set."""
     seen: list[str] = []
 
     async def call(number: int) -> None:
@@ -112,7 +112,7 @@ async def test_a_call_sees_no_context_variable_that_another_one_has_set() -> Non
 
 
 async def test_a_cancellation_reaches_no_later_call() -> None:
-    """The first cancels its own task and waits for nothing any more."""
+    """Law: a call that cancels its own task does not affect later calls."""
 
     async def call(number: int) -> None:
         if number == 1:
@@ -131,7 +131,7 @@ async def test_a_cancellation_reaches_no_later_call() -> None:
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="there is no eager task factory")
 async def test_calls_are_made_by_tasks_that_begin_immediately() -> None:
-    """Law: an application may give its loop eager tasks, whose calls wait for something or for nothing."""
+    """Law: calls work with eager tasks, whether they wait for something or not."""
     gate = asyncio.Event()
 
     async def call(number: int) -> None:
@@ -164,7 +164,7 @@ async def test_a_call_that_ends_its_task_fails_alone(error: BaseException) -> No
 
 
 async def test_a_task_that_somebody_else_cancels_ends_its_call_and_no_other() -> None:
-    """Also the task that has nothing yet."""
+    """Law: cancelling a worker's task from outside ends its own call only."""
     gate = asyncio.Event()
 
     async def call(number: int) -> None:
@@ -195,7 +195,7 @@ async def test_nothing_is_called_without_a_slot() -> None:
 
 
 async def test_stopping_cancels_what_runs_and_posts_what_has_ended() -> None:
-    """A call that has not begun never begins."""
+    """Law: stopping cancels running calls, reports ended ones, and begins no others."""
     cancelled: list[int] = []
 
     async def call(number: int) -> None:

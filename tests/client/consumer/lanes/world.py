@@ -1,8 +1,8 @@
 """
-A world in virtual time for consumers by key: a naive broker, a network that loses what it can, listeners.
+A world in virtual time for consumers by key: a simple broker, a network that loses messages, listeners.
 
-The broker is the dumb twin of the real one: it keeps a list of keys for each queue and looks through all of it each time.
-Every step checks what must never happen; `run` ends when nothing is owed any more.
+The broker keeps a list of keys per queue and searches all of it each time.
+Each step checks what must never happen; `run` ends when nothing is owed any more.
 """
 
 import heapq
@@ -43,7 +43,7 @@ WAIT_MS = 300
 
 @dataclass
 class Attempt:
-    """A lane in somebody's hand."""
+    """A lane in a member's hand."""
 
     number: int
     client: str
@@ -55,7 +55,7 @@ class Attempt:
 
 @dataclass
 class NaiveBroker:
-    """All queues of one topic; `keys[queue]` are the keys of its messages, by offset."""
+    """All queues of one topic; `keys[queue]` are the keys of its messages by offset."""
 
     keys: list[list[str]]
     done: set[tuple[int, int]] = field(default_factory=set)
@@ -66,7 +66,7 @@ class NaiveBroker:
     numbers: "count[int]" = field(default_factory=lambda: count(1))
 
     def owed(self, queue: int, key: str) -> list[int]:
-        """Return what is not complete of a lane."""
+        """Return the offsets of a lane that are not completed."""
         return [
             offset
             for offset, each in enumerate(self.keys[queue])
@@ -79,12 +79,12 @@ class NaiveBroker:
         return len(self.done) == sum(map(len, self.keys))
 
     def expire(self, now_ms: int) -> None:
-        """End the attempts whose lease is over."""
+        """End the attempts whose leases are over."""
         for lane in [lane for lane, each in self.in_hand.items() if each.until_ms <= now_ms]:
             del self.in_hand[lane]
 
     def fetch(self, client: str, ask: Fetch, per_lane: int, now_ms: int) -> tuple[Lane, ...]:
-        """Hand lanes out, the oldest first; a repeat gets what it had."""
+        """Hand out lanes, the oldest first; a repeat gets the same ones."""
         self.expire(now_ms)
         mine = [
             (lane, each)
@@ -115,12 +115,12 @@ class NaiveBroker:
     def complete(
         self, client: str, reports: tuple[LaneReport, ...], now_ms: int
     ) -> tuple[LaneVerdict, ...]:
-        """Take reports."""
+        """Take reports and answer them."""
         self.expire(now_ms)
         return tuple(self._judge(client, report, now_ms) for report in reports)
 
     def leave(self, client: str) -> None:
-        """Take back what a member has."""
+        """Take back a member's lanes."""
         for lane in [lane for lane, each in self.in_hand.items() if each.client == client]:
             del self.in_hand[lane]
 
@@ -165,7 +165,7 @@ class Member:
 
 
 class World:
-    """The broker, its members and what is under way between them."""
+    """The broker, its members and the messages between them."""
 
     def __init__(
         self,
@@ -203,7 +203,7 @@ class World:
         heapq.heappush(self._agenda, (self.now_ms + delay_ms, next(self._turns), act))
 
     def run(self, until: Callable[[], bool], limit_ms: int = 600_000) -> None:
-        """Go on until something holds."""
+        """Go on until a condition holds."""
         while not until():
             assert self._agenda, "nothing will ever happen any more"
             self.now_ms, _, act = heapq.heappop(self._agenda)
@@ -215,7 +215,7 @@ class World:
         self.run(lambda: self.broker.is_drained)
 
     def kill(self, member: Member) -> None:
-        """End a member without a word; its listeners act no more."""
+        """End a member without a report; its listeners do nothing more."""
         member.is_gone = True
         member.running.clear()
 

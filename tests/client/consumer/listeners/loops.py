@@ -1,4 +1,4 @@
-"""Consumers that tests loop over."""
+"""Consumers over which tests loop."""
 
 from orderlymq.consumer.push.consumer import Consumer
 from orderlymq.consumer.settings import ConsumerSettings

@@ -1,4 +1,4 @@
-"""Limits cancel the calls that outlive them, and leave the others alone."""
+"""Time limits cancel the calls that exceed them, and no others."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ SHORT_S = 0.01
 
 
 async def test_what_outlives_its_limit_is_cancelled_and_nothing_else() -> None:
-    """Limits end in their own order, whatever the order in which they begin."""
+    """Law: each limit ends at its own time, whatever the order in which they began."""
     limits, ended = CallLimits(), list[str]()
     gate = asyncio.Event()
 
@@ -35,7 +35,7 @@ async def test_what_outlives_its_limit_is_cancelled_and_nothing_else() -> None:
 
 
 async def test_one_timer_serves_all_calls_one_after_the_other() -> None:
-    """Also behind a call that has ended in time, and one that was cancelled."""
+    """Law: one timer serves all calls, also after one that ended in time or was cancelled."""
     limits = CallLimits()
     for _ in range(2):
         with limits.within(SHORT_S):
@@ -60,7 +60,7 @@ async def test_a_call_that_catches_its_cancellation_is_cancelled_once_and_counts
 
 
 async def test_the_cancellation_of_somebody_else_stays_one() -> None:
-    """Also when the limit is over at the same moment."""
+    """Law: a cancellation from outside stays one, even if the limit ends at the same moment."""
     limits = CallLimits()
     results: list[str] = []
 

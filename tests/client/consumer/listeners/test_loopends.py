@@ -1,4 +1,4 @@
-"""How a loop over a consumer ends, and what becomes of the message that its body works on."""
+"""How a loop over a consumer ends, and what happens to the message in its body."""
 
 import asyncio
 import gc
@@ -21,7 +21,7 @@ from tests.waiting import until
 
 
 async def asked(consumer: Consumer, how: str) -> AsyncGenerator[ReceivedMessage, None]:
-    """Loop, and ask for each message as programs do; some have a task of its own for that."""
+    """Loop in one of the ways in which programs ask for messages; some use a task for it."""
     stream = aiter(consumer)
 
     async def handed_on() -> ReceivedMessage:
@@ -54,7 +54,7 @@ async def begun_by(
 
 
 async def waits(call: "asyncio.Task[None]") -> bool:
-    """Return whether a call still waits when everything else has had its turn."""
+    """Return whether a call still waits after everything else had its turn."""
     done, _ = await asyncio.wait([call], timeout=0.05)
     return not done
 
@@ -64,7 +64,7 @@ async def waits(call: "asyncio.Task[None]") -> bool:
 async def test_close_waits_for_the_body_of_a_loop(
     cluster: FakeCluster, ordered: bool, how: str
 ) -> None:
-    """Law: one consumer at a time. The body once went on beside the next member, to which its message was given."""
+    """Law: `close` waits for the body of a loop; it once went on while the next member got the same message."""
     fill(cluster, 2, queues=1)
     consumer, texts, go_on = consumer_of(cluster, ordered=ordered), list[str](), asyncio.Event()
     await consumer.start()
@@ -87,7 +87,7 @@ async def test_close_waits_for_the_body_of_a_loop(
 async def test_a_consumer_that_nobody_looped_over_closes_at_once(
     cluster: FakeCluster, ordered: bool
 ) -> None:
-    """Its messages once waited for a loop, and it kept its locks, for `shutdown_timeout`."""
+    """Law: a consumer without a loop closes immediately; it once kept its locks for `shutdown_timeout`."""
     fill(cluster, 2, queues=1)
     consumer = consumer_of(cluster, ordered=ordered)
     await consumer.start()
@@ -103,7 +103,7 @@ async def test_a_consumer_that_nobody_looped_over_closes_at_once(
 async def test_close_in_the_body_of_a_loop_ends_the_consumer_after_the_body(
     cluster: FakeCluster, how: str
 ) -> None:
-    """It cannot wait for itself. What was done before is committed when it returns."""
+    """Law: `close` called in the body does not wait for itself; it commits earlier messages, and the rest ends after the body."""
     fill(cluster, 3, queues=1)
     locks: list[int] = []
 
@@ -125,7 +125,7 @@ async def test_close_in_the_body_of_a_loop_ends_the_consumer_after_the_body(
 async def test_a_loop_that_is_left_while_close_waits_gives_its_message_back(
     cluster: FakeCluster, how: str
 ) -> None:
-    """As soon as it is left: Python shows that nobody has the iterator any more, or that the task has ended."""
+    """Law: if the loop is left while `close` waits, its message is given back as soon as the iterator or task has ended."""
     fill(cluster, 1, queues=1)
     consumer, go_on = consumer_of(cluster), asyncio.Event()
     await consumer.start()
@@ -158,7 +158,7 @@ async def test_a_loop_that_is_left_while_close_waits_gives_its_message_back(
 
 
 async def test_a_body_in_a_task_of_its_own_outlives_the_block(cluster: FakeCluster) -> None:
-    """Law: a message is done when the loop asks for the next one. The end of the block once took it as done, while it was worked on."""
+    """Law: a message is done when the loop asks for the next one, also in a task that outlives the block; the block's end once counted it as done."""
     fill(cluster, 1, queues=1)
     texts, go_on, left = list[str](), asyncio.Event(), asyncio.Event()
 
@@ -184,7 +184,7 @@ async def test_a_body_in_a_task_of_its_own_outlives_the_block(cluster: FakeClust
 async def test_a_message_that_is_worked_on_behind_its_loop_is_kept_until_the_block_ends(
     cluster: FakeCluster,
 ) -> None:
-    """Another task that closes the consumer meanwhile waits."""
+    """Law: a message processed after its loop stays until the block ends; a `close` meanwhile waits."""
     fill(cluster, 1, queues=1)
 
     async with consumer_of(cluster) as consumer:
@@ -198,7 +198,7 @@ async def test_a_message_that_is_worked_on_behind_its_loop_is_kept_until_the_blo
 
 
 async def test_a_body_that_outlives_close_keeps_its_lock(cluster: FakeCluster) -> None:
-    """Law: after `shutdown_timeout` the queue is free when the lease ends. What the body does then is not acknowledged."""
+    """Law: after `shutdown_timeout` a body that still runs keeps its lock until the lease ends, and is not acknowledged."""
     fill(cluster, 2, queues=1)
     settings = ConsumerSettings(shutdown_timeout=0.01)
     consumer = Consumer(
@@ -218,7 +218,7 @@ async def test_a_body_that_outlives_close_keeps_its_lock(cluster: FakeCluster) -
 
 
 async def test_a_later_loop_waits_for_the_body_of_another_task() -> None:
-    """Law: no two bodies have one message. The later loop once got it while the former body worked on it."""
+    """Law: a later loop gets another task's message only when that task's body has left it."""
     loop, (first, second) = MessageLoop("G"), messages(5, 6)
     begun: list[ReceivedMessage] = []
     go_on = asyncio.Event()
@@ -234,13 +234,13 @@ async def test_a_later_loop_waits_for_the_body_of_another_task() -> None:
     await until(lambda: bool(begun))
     later = asyncio.create_task(anext(stream := loop.stream()))
     await asyncio.sleep(0)
-    stream.leave()  # as one whose wait was interrupted
+    stream.leave()  # Like a body whose wait was interrupted.
     await asyncio.sleep(0)
     assert not offer.done()
     go_on.set()
     with pytest.raises(StateError, match="another loop"):
         await task
-    await offer  # done: its body ended
+    await offer  # Done, because its body has ended.
     next_offer = asyncio.create_task(loop.offer([second], OrderedContext(QUEUE)))
 
     assert await later is second
@@ -252,7 +252,7 @@ async def test_a_later_loop_waits_for_the_body_of_another_task() -> None:
 async def test_a_later_loop_gets_what_the_body_of_another_task_leaves(
     cluster: FakeCluster, how: str
 ) -> None:
-    """It once waited for ever: nobody looked when the former loop was left, by a cancelled task that tidies up for example."""
+    """Law: a later loop gets the message that a cancelled task leaves; it once waited for ever."""
     fill(cluster, 2, queues=1)
     texts, go_on = list[str](), asyncio.Event()
 
@@ -285,7 +285,7 @@ async def test_a_later_loop_gets_what_the_body_of_another_task_leaves(
 
 
 async def test_a_later_loop_gets_what_a_task_has_handed_on(cluster: FakeCluster) -> None:
-    """The program has one flow: who begins a loop has done with the former one, though its iterator is still there."""
+    """Law: a new loop of the same task gets the former loop's message, even if that iterator still exists."""
     fill(cluster, 1, queues=1)
     texts: list[str] = []
 
@@ -303,7 +303,7 @@ async def test_a_later_loop_gets_what_a_task_has_handed_on(cluster: FakeCluster)
 async def test_a_later_loop_of_another_task_gets_what_was_left_inside_the_block(
     cluster: FakeCluster,
 ) -> None:
-    """As one of the same task does. It once waited for the end of the block, which may wait for it."""
+    """Law: a loop of another task also gets what was left inside the block; it once waited for the block's end."""
     fill(cluster, 2, queues=1)
     texts: list[str] = []
 
@@ -320,7 +320,7 @@ async def test_a_later_loop_of_another_task_gets_what_was_left_inside_the_block(
 async def test_close_inside_the_block_behind_a_loop_that_closed_waits_for_no_body(
     cluster: FakeCluster,
 ) -> None:
-    """It once waited for `shutdown_timeout`: its own message was in hand."""
+    """Law: a second `close` after one in the body does not wait; it once took `shutdown_timeout`."""
     fill(cluster, 1, queues=1)
 
     async with consumer_of(cluster) as consumer, asyncio.timeout(10):
@@ -336,7 +336,7 @@ async def test_close_inside_the_block_behind_a_loop_that_closed_waits_for_no_bod
 async def test_a_body_that_outlives_close_and_breaks_leaves_no_error_unseen(
     cluster: FakeCluster,
 ) -> None:
-    """Asyncio once logged "Future exception was never retrieved"."""
+    """Law: a body that outlives `close` and breaks leaves no "Future exception was never retrieved"."""
     fill(cluster, 1, queues=1)
     settings = ConsumerSettings(shutdown_timeout=0.01)
     consumer = Consumer("G", cluster.address, topics="T", consume_from="first", settings=settings)
@@ -365,7 +365,7 @@ async def test_a_body_that_outlives_close_and_breaks_leaves_no_error_unseen(
 async def test_a_loop_in_a_task_that_fails_inside_the_block_has_its_last_message_again(
     cluster: FakeCluster, how: str
 ) -> None:
-    """No message lost: the end of the block once took it as done, when the task was cancelled and waited for, as at a shutdown."""
+    """Law: if the task of a loop fails inside the block, its last message comes again; the block's end once counted it as done."""
     fill(cluster, 2, queues=1)
     texts: list[str] = []
 
@@ -391,7 +391,7 @@ async def test_a_loop_in_a_task_that_fails_inside_the_block_has_its_last_message
 async def test_a_loop_whose_task_nobody_keeps_has_its_last_message_again(
     cluster: FakeCluster, how: str
 ) -> None:
-    """No message lost: the block knew how the task had ended only while the program kept it, or took one that still tidied up as well."""
+    """Law: this holds even if the program keeps no reference to the task, or the task still tidies up."""
     fill(cluster, 2, queues=1)
     go_on, texts = asyncio.Event(), list[str]()
 
@@ -422,7 +422,7 @@ async def test_a_loop_whose_task_nobody_keeps_has_its_last_message_again(
 async def test_a_loop_whose_task_ends_well_inside_the_block_has_its_last_message_done(
     cluster: FakeCluster,
 ) -> None:
-    """Also when nobody keeps the task."""
+    """Law: if the task of a loop ends without an error, its last message is done."""
     fill(cluster, 2, queues=1)
 
     async def loop(consumer: Consumer) -> None:

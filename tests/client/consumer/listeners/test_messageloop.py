@@ -1,4 +1,4 @@
-"""`async for` over a consumer and `run`: what is done, what comes again, how they end."""
+"""`async for` over a consumer and `run`: which messages are done, which come again, how both end."""
 
 import asyncio
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from tests.waiting import until
 async def test_a_message_is_done_when_the_loop_asks_for_the_next(
     cluster: FakeCluster, ordered: bool
 ) -> None:
-    """Nothing of it is committed before, whatever time passes."""
+    """Law: a message is done when the loop asks for the next one; nothing is committed before."""
     fill(cluster, 3, queues=1)
     committed: list[int | None] = []
     texts: list[str] = []
@@ -44,7 +44,7 @@ async def test_a_message_is_done_when_the_loop_asks_for_the_next(
 async def test_a_loop_left_by_an_exception_has_its_last_message_again(
     cluster: FakeCluster,
 ) -> None:
-    """In a later loop of the same consumer, before any later message."""
+    """Law: after a loop ends by an exception, its last message comes again in a later loop, before others."""
     fill(cluster, 3, queues=1)
     texts: list[str] = []
 
@@ -62,7 +62,7 @@ async def test_a_loop_left_by_an_exception_has_its_last_message_again(
 async def test_a_block_left_by_an_exception_commits_what_was_done_before(
     cluster: FakeCluster,
 ) -> None:
-    """The message in hand stays for the group's next member."""
+    """Law: a block left by an exception commits the earlier messages; the one in hand stays for the next member."""
     fill(cluster, 3, queues=1)
 
     async def service() -> None:
@@ -79,7 +79,7 @@ async def test_a_block_left_by_an_exception_commits_what_was_done_before(
 async def test_a_time_out_around_the_block_has_the_message_in_hand_again(
     cluster: FakeCluster,
 ) -> None:
-    """As the guide says: inside the block it would count as a break."""
+    """Law: after a time-out around the block, the message in hand comes again; inside the block it would count as a break."""
     fill(cluster, 2, queues=1)
     begun: list[str] = []
 
@@ -100,7 +100,7 @@ async def test_a_time_out_around_the_block_has_the_message_in_hand_again(
 
 
 async def test_closing_ends_the_loop(cluster: FakeCluster) -> None:
-    """It waits for no message that will not come."""
+    """Law: closing the consumer ends a waiting loop."""
     consumer = consumer_of(cluster)
     await consumer.start()
 
@@ -115,7 +115,7 @@ async def test_closing_ends_the_loop(cluster: FakeCluster) -> None:
 
 
 async def test_one_message_is_in_hand_at_a_time(cluster: FakeCluster) -> None:
-    """Another queue's message waits too, and is not yet with a listener."""
+    """Law: one message is in hand at a time; messages of other queues wait."""
     fill(cluster, 4, queues=2)
 
     async with consumer_of(cluster) as consumer:
@@ -130,7 +130,7 @@ async def test_one_message_is_in_hand_at_a_time(cluster: FakeCluster) -> None:
 async def test_a_member_that_does_not_loop_keeps_no_queue_from_a_new_member(
     cluster: FakeCluster,
 ) -> None:
-    """Law: it goes on. The new member's share once waited, without end, with messages that no loop of the former one had."""
+    """Law: a member without a loop still gives queues to a new member; they once waited without end."""
     fill(cluster, 4, queues=2)
 
     async with consumer_of(cluster) as idle:
@@ -143,7 +143,7 @@ async def test_a_member_that_does_not_loop_keeps_no_queue_from_a_new_member(
 
 
 async def test_two_loops_at_a_time_are_refused(cluster: FakeCluster) -> None:
-    """The later one goes on."""
+    """Law: of two loops at the same time, the earlier one is refused and the later one goes on."""
     async with consumer_of(cluster) as consumer:
         first, second = aiter(consumer), aiter(consumer)
         with pytest.raises(StateError, match="another loop"):
@@ -154,15 +154,13 @@ async def test_two_loops_at_a_time_are_refused(cluster: FakeCluster) -> None:
 
 @pytest.mark.parametrize("offered", ["before", "after"])
 async def test_a_loop_that_waits_leaves_the_next_message_to_a_later_loop(offered: str) -> None:
-    """Law: each message goes to the loop of now. A loop that another one had replaced while it waited once kept a message,
-    for ever.
-    """
+    """Law: a waiting loop that was replaced takes no message; one was once lost to it for ever."""
     loop, (message,) = MessageLoop("G"), messages(5)
     former = asyncio.create_task(anext(loop.stream()))
     await asyncio.sleep(0)
     if offered == "before":
         offer = asyncio.create_task(loop.offer([message], OrderedContext(QUEUE)))
-        await asyncio.sleep(0)  # the former loop is woken, and has not run yet
+        await asyncio.sleep(0)  # The former loop is woken but has not run yet.
     later = asyncio.create_task(anext(loop.stream()))
     if offered == "after":
         offer = asyncio.create_task(loop.offer([message], OrderedContext(QUEUE)))
@@ -176,7 +174,7 @@ async def test_a_loop_that_waits_leaves_the_next_message_to_a_later_loop(offered
 
 
 async def test_all_loops_that_wait_end_with_the_consumer() -> None:
-    """Also where the later one has begun in the same moment."""
+    """Law: all waiting loops end with the consumer."""
     loop = MessageLoop("G")
     waiting = [asyncio.create_task(anext(loop.stream())) for _ in range(3)]
     await asyncio.sleep(0)
@@ -190,13 +188,13 @@ async def test_all_loops_that_wait_end_with_the_consumer() -> None:
 
 
 async def test_what_can_not_be_looped_over_says_why(cluster: FakeCluster) -> None:
-    """It is not started, or has a listener."""
+    """Law: looping over a consumer that is not started or has a listener raises with the reason."""
     with pytest.raises(StateError, match="start it without a listener"):
         aiter(consumer_of(cluster))
 
 
 async def test_a_message_whose_lock_was_lost_before_the_loop_asked_is_not_handed_out() -> None:
-    """Somebody else may have it now."""
+    """Law: a message whose lock was lost before the loop asked is not handed out."""
     loop, begun = MessageLoop("G"), list[ReceivedMessage]()
     lost, held = messages(5, 6)
     offers = [
@@ -217,7 +215,7 @@ async def test_a_message_whose_lock_was_lost_before_the_loop_asked_is_not_handed
 async def test_a_message_that_no_loop_has_taken_loses_no_try(
     cluster: FakeCluster, ordered: bool
 ) -> None:
-    """A loop that gave up waiting is offered it all the same; with one try it would be a dead letter."""
+    """Law: a message that no loop took loses no try; with one try it would become a dead letter."""
     once = ConsumerSettings(max_reconsume_times=0)
     consumer = Consumer(
         "G", cluster.address, topics="T", ordered=ordered, consume_from="first", settings=once
@@ -238,7 +236,7 @@ async def test_a_message_that_no_loop_has_taken_loses_no_try(
 
 
 async def test_run_consumes_until_it_is_cancelled_and_closes(cluster: FakeCluster) -> None:
-    """The consumer commits the messages that its listener has done, and gives the locks back."""
+    """Law: `run` consumes until it is cancelled, then commits the done messages and gives the locks back."""
     fill(cluster, 2, queues=1)
     seen: list[str] = []
 
@@ -260,7 +258,7 @@ async def test_run_consumes_until_it_is_cancelled_and_closes(cluster: FakeCluste
 
 
 async def test_run_ends_when_the_consumer_is_closed(cluster: FakeCluster) -> None:
-    """Without an error."""
+    """Law: `run` ends without an error when the consumer is closed."""
     consumer = Consumer("G", cluster.address, topics="T", listener=lambda *_: None)
     service = asyncio.create_task(consumer.run())
     await until(lambda: consumer.state == "RUNNING")
@@ -269,7 +267,7 @@ async def test_run_ends_when_the_consumer_is_closed(cluster: FakeCluster) -> Non
 
 
 class Broken:
-    """A strategy that cannot decide."""
+    """A strategy that raises."""
 
     name = "BROKEN"
 
@@ -281,7 +279,7 @@ class Broken:
 async def test_the_error_of_a_background_task_ends_run_and_loops(
     cluster: FakeCluster, looped: bool
 ) -> None:
-    """It is raised where the program waits, and the consumer is closed."""
+    """Law: the error of a background task ends `run` and loops with that error and closes the consumer."""
     consumer = Consumer(
         "G",
         cluster.address,

@@ -1,4 +1,4 @@
-"""Calls of listeners: what they are given, and that no way to end one stops a queue."""
+"""Calls of listeners: what they get, and that no way to end one stops a queue."""
 
 import asyncio
 import threading
@@ -32,7 +32,7 @@ from tests.waiting import until
 
 
 async def test_the_messages_of_a_call_cannot_be_changed(cluster: FakeCluster) -> None:
-    """ODL-10: the listener gets a tuple; neither a message can be put in its place nor one be added."""
+    """Law: the listener gets a tuple, so that it cannot change the messages of a call (ODL-10)."""
     fill(cluster, 1, queues=1)
     refused: list[str] = []
 
@@ -57,7 +57,7 @@ REQUEST: ContextVar[str] = ContextVar("REQUEST", default="nothing")
 async def test_a_listener_sees_no_context_variable_that_another_call_has_set(
     cluster: FakeCluster, *, ordered: bool
 ) -> None:
-    """Law: it sees those of the consumer's start. What one message had set once stayed for the messages behind it."""
+    """Law: a call sees the context variables of the consumer's start, not those that another call has set."""
     fill(cluster, 3, queues=1)
     seen: list[str] = []
 
@@ -75,7 +75,7 @@ async def test_a_listener_sees_no_context_variable_that_another_call_has_set(
 
 
 class Bare(BaseException):
-    """An exception that nobody expects."""
+    """An exception outside the usual hierarchy."""
 
 
 def raise_it(error: BaseException) -> None:
@@ -102,7 +102,7 @@ SOON = ConsumerSettings(suspend_current_queue_time=0.01)
 async def test_a_message_comes_again_whatever_a_thread_listener_raises(
     cluster: FakeCluster, error: BaseException
 ) -> None:
-    """A `CancelledError` once ended the call in silence, and the queue stood still under its lease."""
+    """Law: a message comes again whatever a thread listener raises; a `CancelledError` once stopped its queue."""
     fill(cluster, 2, queues=1)
     seen: list[str] = []
 
@@ -133,7 +133,7 @@ async def test_a_message_comes_again_whatever_a_thread_listener_raises(
 async def test_a_message_comes_again_however_an_async_listener_ends(
     cluster: FakeCluster, end: Callable[[], object]
 ) -> None:
-    """A cancelled inner task, a cancelled call, and whatever else a coroutine can raise."""
+    """Law: so it does however an async listener ends: a cancelled inner task, a cancelled call, any exception."""
     fill(cluster, 2, queues=1)
     seen: list[str] = []
 
@@ -168,7 +168,7 @@ def pool_of(listener: Listener) -> ListenerPool:
 
 
 def by_coroutine(work: Callable[[], Awaitable[None]]) -> Sequence[Listener]:
-    """Return a listener that is a coroutine function, and a plain one that hands a coroutine back."""
+    """Return an async listener, and a plain one that returns a coroutine."""
 
     async def listener(_messages: Sequence[ReceivedMessage], _: OrderedContext) -> None:
         await work()
@@ -183,7 +183,7 @@ def by_coroutine(work: Callable[[], Awaitable[None]]) -> Sequence[Listener]:
 async def test_a_coroutine_that_outlives_its_limit_has_ended_before_it_counts_as_failed(
     form: int,
 ) -> None:
-    """Law: its key goes to nobody beside it."""
+    """Law: a coroutine over its time limit has ended before it counts as failed, so that no other member works on its key."""
     ended: list[str] = []
 
     async def forever() -> None:
@@ -214,7 +214,7 @@ async def test_a_time_out_of_the_listener_s_own_is_reported_as_such() -> None:
 async def test_a_concurrent_message_is_sent_back_whatever_its_listener_raises(
     cluster: FakeCluster,
 ) -> None:
-    """It comes again by the retry topic."""
+    """Law: a concurrent message is returned whatever its listener raises, and comes again by the retry topic."""
     fill(cluster, 1, queues=1)
     seen: list[str] = []
 
@@ -238,7 +238,7 @@ async def test_a_concurrent_message_is_sent_back_whatever_its_listener_raises(
 async def test_what_a_listener_sets_wrong_counts_as_raised(
     cluster: FakeCluster, name: str, value: object, raises: bool
 ) -> None:
-    """The message comes again, and none is left in hand or done by mistake; False is no index of the first."""
+    """Law: a wrong value set by a listener counts as an exception; False is no index."""
     fill(cluster, 1, queues=1)
     seen: list[str] = []
 
@@ -259,7 +259,7 @@ async def test_what_a_listener_sets_wrong_counts_as_raised(
 async def test_a_message_does_not_come_again_beside_the_thread_that_still_has_it(
     cluster: FakeCluster,
 ) -> None:
-    """Somebody cancels the call, twice; the thread goes on, and its queue waits for it."""
+    """Law: if a call is cancelled while its thread runs, the message comes again only after the thread has ended."""
     fill(cluster, 1, queues=1)
     began, goes_on = [threading.Event(), threading.Event()], threading.Event()
     calls: list[str] = []
@@ -285,7 +285,7 @@ async def test_a_message_does_not_come_again_beside_the_thread_that_still_has_it
             for task in asyncio.all_tasks():
                 if task.get_name() == "Deliver of G":
                     task.cancel()
-            await asyncio.sleep(0.05)  # beyond the pause after a failed call
+            await asyncio.sleep(0.05)  # Longer than the pause after a failed call.
         assert calls == ["began"]
         goes_on.set()
         await until(began[1].is_set)
@@ -295,7 +295,7 @@ async def test_a_message_does_not_come_again_beside_the_thread_that_still_has_it
 
 
 class Odd(ConsumeHook):
-    """A hook that fails like nothing else, once at each moment."""
+    """A hook that raises an unusual error once at each moment."""
 
     def __init__(self) -> None:
         self.left = ["before", "after"]
@@ -313,7 +313,7 @@ class Odd(ConsumeHook):
 
 
 async def test_a_hook_that_raises_a_cancellation_loses_no_message(cluster: FakeCluster) -> None:
-    """Before the listener or after it: the message comes again."""
+    """Law: a hook that raises a cancellation, before or after the listener, loses no message."""
     fill(cluster, 2, queues=1)
     inbox, hook = Inbox(), Odd()
 
@@ -337,7 +337,7 @@ async def test_a_hook_that_raises_a_cancellation_loses_no_message(cluster: FakeC
 async def test_a_filter_or_an_interceptor_that_fails_ends_no_work_for_good(
     cluster: FakeCluster, error: BaseException
 ) -> None:
-    """Each kind of request fails once, in a hook of the user's: members, locks, start, pulls."""
+    """Law: an error in a hook during each kind of request (members, locks, start, pulls) stops nothing for good."""
     fill(cluster, 2, queues=1)
     inbox, failed, filtered = Inbox(), set[int](), list[bool]()
 
@@ -378,7 +378,7 @@ async def test_a_filter_or_an_interceptor_that_fails_ends_no_work_for_good(
 async def test_a_listener_that_returns_nothing_has_done_its_messages(
     cluster: FakeCluster, ordered: bool, blocking: bool
 ) -> None:
-    """Ordered and concurrent, async and in a thread; only an error means "again"."""
+    """Law: a listener that returns None has done its messages; only an error delivers them again."""
     fill(cluster, 3, queues=1)
     seen: list[str] = []
 
@@ -403,7 +403,7 @@ async def test_a_listener_that_returns_nothing_has_done_its_messages(
 
 
 async def test_why_a_listener_raised_is_text_that_can_be_sent() -> None:
-    """A name that the file system gave may be no text: reports of all lanes once waited behind such a reason."""
+    """Law: the reason of a failure is always valid text, so that its report can be sent; one once blocked all lanes' reports."""
 
     def listener(messages: Sequence[ReceivedMessage], context: OrderedContext) -> None:
         raise OSError("no file caf\udce9")
@@ -420,7 +420,7 @@ async def test_why_a_listener_raised_is_text_that_can_be_sent() -> None:
 
 @pytest.mark.parametrize("error", [SystemExit(1), GeneratorExit(), KeyboardInterrupt()], ids=repr)
 async def test_hooks_see_the_end_of_a_call_whatever_it_raises(error: BaseException) -> None:
-    """A span that a hook begins is ended, although the error goes on."""
+    """Law: hooks see the end of a call whatever it raises, so that spans end."""
     seen: list[str] = []
 
     class Hook(ConsumeHook):

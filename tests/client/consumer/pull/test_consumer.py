@@ -1,4 +1,4 @@
-"""The plain pull consumer: what a pull reports, and how it waits when nothing can be pulled."""
+"""The plain pull consumer: the result of a pull, and how it waits when it cannot pull."""
 
 import asyncio
 import time
@@ -35,7 +35,7 @@ QUEUE = MessageQueue("T", BROKER, 0)
 
 
 async def test_the_result_of_a_pull_prints_itself() -> None:
-    """PUL-04: RocketMQ's words, with both ends of the queue and how many were found."""
+    """Law: a PullResult prints RocketMQ's words, the ends of the queue and the number of messages (PUL-04)."""
     async with (
         running(topics={"T": 1}) as cluster,
         PullConsumer("G", cluster.address) as reader,
@@ -57,7 +57,7 @@ async def test_the_result_of_a_pull_prints_itself() -> None:
 async def test_the_iterator_waits_longer_after_each_failure_and_loses_nothing(
     fault: Fault, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """PUL-08: 50, 100, 200 ms; after a success it begins again, and each message comes once. The log says what is refused."""
+    """Law: after each failure the iterator waits longer (50, 100, 200 ms), loses nothing, and the log says what is refused (PUL-08)."""
     asked: list[float] = []
 
     def refuse(command: RemotingCommand, conn: Connection) -> RemotingCommand | None:
@@ -85,7 +85,7 @@ async def test_the_iterator_waits_longer_after_each_failure_and_loses_nothing(
 
 @pytest.mark.parametrize("shared", [False, True])
 async def test_the_iterator_ends_when_the_consumer_is_closed(shared: bool) -> None:
-    """It once asked a closed client for ever, or went on by the connections that others share."""
+    """Law: the iterator ends when the consumer is closed; it once went on for ever."""
     async with running(topics={"T": 1}) as cluster:
         instance = ClientInstance(cluster.address)
         await instance.start()
@@ -95,7 +95,7 @@ async def test_the_iterator_ends_when_the_consumer_is_closed(shared: bool) -> No
         await until(lambda: bool(cluster.held))
         await reader.close()
         for held in list(cluster.held):
-            cluster._release(held)  # as the broker does after 20 s
+            cluster._release(held)  # As the broker does after 20 s.
 
         with pytest.raises(StateError, match="closed"):
             async with asyncio.timeout(10):
@@ -104,7 +104,7 @@ async def test_the_iterator_ends_when_the_consumer_is_closed(shared: bool) -> No
 
 
 async def test_a_pull_that_is_refused_leaves_the_position_to_the_caller() -> None:
-    """The error names queue and offset."""
+    """Law: a refused pull raises an error with queue and offset, and leaves the position to the caller."""
     async with (
         running(topics={"T": 1}) as cluster,
         PullConsumer("G", cluster.address) as reader,
@@ -118,7 +118,7 @@ async def test_a_pull_that_is_refused_leaves_the_position_to_the_caller() -> Non
     "place", [(5, 0), ("T", 0), (QUEUE, "x"), (QUEUE, None), (QUEUE, True), (QUEUE, 1.5)]
 )
 async def test_what_is_no_place_is_refused_before_it_is_remembered(place: Any) -> None:
-    """An iterator would ask for ever, and close would fail to leave the group."""
+    """Law: a wrong queue or offset is refused before it is stored; else the iterator and `close` would fail later."""
     queue, offset = place
     async with running(topics={"T": 1}) as cluster:
         async with PullConsumer("G", cluster.address) as reader:
@@ -144,7 +144,7 @@ async def test_what_is_no_place_is_refused_before_it_is_remembered(place: Any) -
 
 
 async def test_an_offset_that_cannot_be_asked_for_is_an_error_of_the_sdk() -> None:
-    """Law: whatever a call raises because of its cluster is an OrderlyMQError."""
+    """Law: an error of the cluster is always an OrderlyMQError."""
     async with (
         running(topics={"T": 1}) as cluster,
         PullConsumer("G", cluster.address) as reader,
@@ -157,7 +157,7 @@ async def test_an_offset_that_cannot_be_asked_for_is_an_error_of_the_sdk() -> No
 
 
 async def test_a_body_that_cannot_be_inflated_is_an_error_of_its_own_message() -> None:
-    """A pull returns the message before it, and the error says where to go on; the iterator raises it, too."""
+    """Law: a pull returns the messages before one that cannot be decompressed; that one's error says where to go on."""
     async with (
         running(topics={"T": 1}) as cluster,
         PullConsumer("G", cluster.address) as reader,
@@ -181,7 +181,7 @@ async def test_a_body_that_cannot_be_inflated_is_an_error_of_its_own_message() -
 
 
 async def test_a_commit_that_returns_is_done_and_one_that_is_not_raises() -> None:
-    """Refused, without an answer, and once more at an offset that somebody else has moved meanwhile."""
+    """Law: a commit that returns is stored; if it is refused, unanswered or overtaken, it raises."""
     async with (
         running(topics={"T": 1}) as cluster,
         PullConsumer("G", cluster.address) as reader,

@@ -1,4 +1,4 @@
-"""The lite pull consumer: queues take turns, and only what is done is committed."""
+"""The lite pull consumer: queues take turns, and only finished messages are committed."""
 
 import asyncio
 import time
@@ -66,7 +66,7 @@ async def poll_until(lite: LitePullConsumer, count: int) -> list[ReceivedMessage
 
 
 async def buffered(lite: LitePullConsumer, cluster: FakeCluster) -> None:
-    """Wait until everything that is stored has arrived."""
+    """Wait until all stored messages have arrived."""
     total = sum(map(len, cluster.logs.values()))
     await until(lambda: sum(len(each.buffer) for each in lite._positions.values()) == total)
 
@@ -84,11 +84,11 @@ async def test_a_start_that_fails_leaves_nothing_open(cluster: FakeCluster) -> N
 async def test_a_queue_that_is_assigned_during_the_start_is_pulled_once(
     cluster: FakeCluster,
 ) -> None:
-    """Law: a queue has one pull. Two of them once delivered each message twice."""
+    """Law: a queue assigned during the start has one pull; two once delivered each message twice."""
     fill(cluster, 2)
     instance = ClientInstance(cluster.address)
     await instance.start()
-    await instance.route("T")  # so that the start has a broker to tell of the group
+    await instance.route("T")  # So that the start has a broker that it tells about the group.
     lite = LitePullConsumer("G", consume_from="first", instance=instance)
 
     def assigned(command: RemotingCommand, conn: Connection) -> RemotingCommand | None:
@@ -111,7 +111,7 @@ async def test_a_queue_that_is_assigned_during_the_start_is_pulled_once(
 
 @pytest.mark.parametrize("count", [1, 2, 7, 32])
 async def test_queues_with_messages_take_turns(cluster: FakeCluster, count: int) -> None:
-    """A busy queue was drained first in every poll, and the others starved."""
+    """Law: queues with messages take turns in a poll; a busy one once starved the others."""
     fill(cluster, 300, 60, 60)
     lite = consumer(cluster)
     lite.assign(QUEUES)
@@ -140,7 +140,7 @@ async def test_a_paused_queue_gives_its_turn_to_the_others(cluster: FakeCluster)
 async def test_a_buffer_is_full_by_its_bytes_too(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A thousand messages of 4 MiB were gigabytes that nobody had asked for."""
+    """Law: a buffer is limited by bytes too; a thousand messages of 4 MiB once filled gigabytes."""
     monkeypatch.setattr(litepull, "_CACHED_BYTES_MAX", 30)
     fill(cluster, 25)
     lite = consumer(cluster)
@@ -156,7 +156,7 @@ async def test_a_buffer_is_full_by_its_bytes_too(
 async def test_what_the_caller_still_works_on_is_not_committed_at_the_end(
     cluster: FakeCluster,
 ) -> None:
-    """The task that closes may be another one than the task that works on it, and a caller that raises has not done it."""
+    """Law: closing does not commit messages that the caller still works on, also from another task or after an exception."""
     fill(cluster, 4)
     lite = consumer(cluster)
     lite.assign(QUEUES[:1])
@@ -186,7 +186,7 @@ async def test_commit_says_that_everything_is_done(cluster: FakeCluster) -> None
 
 
 async def test_a_poll_waits_for_no_commit(cluster: FakeCluster) -> None:
-    """A broker that hangs held back what had arrived, and an empty poll for longer than its time-out."""
+    """Law: a poll does not wait for commits, even if a broker hangs."""
     fill(cluster, 4)
     lite = consumer(cluster)
     lite.assign(QUEUES[:1])
@@ -211,7 +211,7 @@ async def test_a_poll_waits_for_no_commit(cluster: FakeCluster) -> None:
 async def test_a_commit_that_fails_raises_and_the_next_one_tries_again(
     cluster: FakeCluster,
 ) -> None:
-    """It returned as if it were done. What other queues owe is committed all the same; `poll` stays silent."""
+    """Law: a failed commit raises, and the next one tries again; other queues are committed, and `poll` does not raise."""
     fill(cluster, 1, 1)
     lite = consumer(cluster)
     lite.assign(QUEUES[:2])
@@ -235,13 +235,13 @@ async def test_a_commit_that_fails_raises_and_the_next_one_tries_again(
 async def test_a_queue_that_goes_to_another_member_is_committed_as_far_as_it_is_done(
     cluster: FakeCluster,
 ) -> None:
-    """The rebalance in the background once committed what the caller was working on."""
+    """Law: a queue that goes to another member is committed only as far as the caller has finished."""
     fill(cluster, 6, 6, 6)
     lite = consumer(cluster)
     lite.subscribe("T")
     async with lite:
         done = await poll_until(lite, 6)
-        await lite.poll(5, 3)  # being worked on
+        await lite.poll(5, 3)  # The caller works on these.
         cluster.members["G"]["~another"] = next(iter(cluster.members["G"].values()))
         cluster.notify("G")
         await until(lambda: len(lite.assignment) == 2)
@@ -254,9 +254,9 @@ async def test_a_queue_that_goes_to_another_member_is_committed_as_far_as_it_is_
 async def test_a_topic_in_trouble_leaves_the_rebalance_of_the_others_alone(
     cluster: FakeCluster,
 ) -> None:
-    """Law: not knowing a topic's queues is no reason to keep another's. It keeps what it has of the topic in trouble.
+    """Law: a topic whose queues cannot be learned keeps its assignment, and other topics are rebalanced.
 
-    The queues of a member that died once stood still, and a new member got none, until every topic was well.
+    The queues of a dead member once stood still until every topic was well.
     """
     cluster.topics["A"] = cluster.topics["T"]
     lite = consumer(cluster)
@@ -276,7 +276,7 @@ async def test_a_topic_in_trouble_leaves_the_rebalance_of_the_others_alone(
 async def test_what_no_filter_lets_through_is_committed_only_with_what_is_before_it(
     cluster: FakeCluster,
 ) -> None:
-    """An empty pull behind messages that are being worked on moves nothing past them."""
+    """Law: filtered messages are committed only together with those before them."""
     for number in range(6):
         tags = b"TAGS\x01A\x02" if number < 2 else b"TAGS\x01B\x02"
         cluster.append("T", 0, b"x", tags)
@@ -300,7 +300,7 @@ async def test_what_no_filter_lets_through_is_committed_only_with_what_is_before
 async def test_a_pull_that_fails_in_a_hook_is_tried_again(
     cluster: FakeCluster, error: BaseException
 ) -> None:
-    """A queue whose pulls had ended was assigned and never read again."""
+    """Law: a pull that fails in a hook is tried again; its queue was once never read again."""
     fill(cluster, 2)
     failed: list[int] = []
 
@@ -322,7 +322,7 @@ async def test_a_pull_that_fails_in_a_hook_is_tried_again(
 async def test_a_pull_that_is_sent_away_leaves_its_place_to_others_for_a_while(
     cluster: FakeCluster,
 ) -> None:
-    """Law: the pauses grow; it came back at once."""
+    """Law: a pull that the broker has no room for is repeated with growing pauses."""
     fill(cluster, 1)
     lite = consumer(cluster)
     lite.assign(QUEUES[:1])
@@ -346,7 +346,7 @@ async def test_a_pull_that_is_sent_away_leaves_its_place_to_others_for_a_while(
 async def test_what_is_refused_for_good_is_logged_and_raised(
     cluster: FakeCluster, caplog: pytest.LogCaptureFixture, code: int, refusal: Fault
 ) -> None:
-    """Law: nothing stands still without a word. `poll` once returned nothing, for ever, and no log had a line."""
+    """Law: a final refusal is logged and raised by `poll`, which once returned nothing for ever."""
     fill(cluster, 0, 1)
     lite = consumer(cluster)
     lite.assign(QUEUES[:1])
@@ -370,7 +370,7 @@ async def test_what_passes_is_logged_and_not_raised(
     monkeypatch: pytest.MonkeyPatch,
     fault: Fault,
 ) -> None:
-    """The next poll goes on, as before."""
+    """Law: a temporary trouble is logged and not raised."""
     monkeypatch.setattr(litepull, "SUSPENDED_TIMEOUT_S", 0.3)
     fill(cluster, 1)
     lite = consumer(cluster)
@@ -385,7 +385,7 @@ async def test_what_passes_is_logged_and_not_raised(
 
 
 async def test_close_ends_a_poll_that_waits(cluster: FakeCluster) -> None:
-    """Whatever its time-out; it once waited for that."""
+    """Law: `close` ends a waiting poll, whatever its time-out."""
     lite = consumer(cluster)
     lite.assign(QUEUES)
     await lite.start()
@@ -401,7 +401,7 @@ async def test_close_ends_a_poll_that_waits(cluster: FakeCluster) -> None:
 async def test_a_seek_and_a_revocation_stop_pulls_in_silence(
     cluster: FakeCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """They are meant; nothing begins again behind them."""
+    """Law: a seek or a revoked queue stops its pulls without a log line."""
     fill(cluster, 5, 5)
     lite = consumer(cluster)
     lite.assign(QUEUES[:2])
@@ -418,7 +418,7 @@ async def test_a_seek_and_a_revocation_stop_pulls_in_silence(
 async def test_a_body_that_cannot_be_inflated_stops_its_own_queue_until_seek(
     cluster: FakeCluster,
 ) -> None:
-    """All before it arrives; its queue raises when its turn comes, and the others get theirs in between."""
+    """Law: a body that cannot be decompressed stops its own queue until a seek; earlier messages and other queues arrive."""
     fill(cluster, 1, 3)
     cluster.append("T", 0, b"no zlib stream", sys_flag=COMPRESSED)
     cluster.append("T", 0, b"0/2")

@@ -1,4 +1,4 @@
-"""What operators and brokers ask of a push consumer: suspension, figures, resets, what stands still."""
+"""Requests of operators and brokers to a push consumer: suspension, statistics, resets, standing queues."""
 
 import asyncio
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ QUEUE = MessageQueue("T", BROKER, 0)
 async def test_suspending_the_consumer_stops_listeners_until_it_is_resumed(
     cluster: FakeCluster,
 ) -> None:
-    """The locks are kept meanwhile."""
+    """Law: a suspended consumer calls no listener until it is resumed, and keeps its locks."""
     inbox = Inbox()
     async with ordered_consumer(cluster, inbox) as consumer:
         await until(lambda: len(cluster.held) == 3)
@@ -38,7 +38,7 @@ async def test_suspending_the_consumer_stops_listeners_until_it_is_resumed(
 
 
 async def test_brokers_may_ask_for_status_running_info_and_a_reset(cluster: FakeCluster) -> None:
-    """220, 221, 307, 309: what RocketMQ's tools show and do."""
+    """Law: 220, 221, 307 and 309 are answered, for RocketMQ's tools."""
     fill(cluster, 3, queues=1)
     inbox = Inbox()
     async with ordered_consumer(cluster, inbox):
@@ -68,7 +68,7 @@ async def test_brokers_may_ask_for_status_running_info_and_a_reset(cluster: Fake
 
 
 async def test_a_reset_while_the_consumer_closes_is_not_undone(cluster: FakeCluster) -> None:
-    """The listener that still runs began before it: what it ends with counts no more."""
+    """Law: a reset while the consumer closes is not undone by the result of a running listener."""
     fill(cluster, 3, queues=1)
     at_last, finish = asyncio.Event(), asyncio.Event()
 
@@ -97,7 +97,7 @@ async def test_a_reset_while_the_consumer_closes_is_not_undone(cluster: FakeClus
 
 
 async def test_a_listener_that_has_not_returned_is_reported(cluster: FakeCluster) -> None:
-    """307 says that the call runs, which no count of failed tries does."""
+    """Law: 307 reports a call that has not returned."""
     fill(cluster, 1, queues=1)
     called, finish = asyncio.Event(), asyncio.Event()
 
@@ -121,7 +121,7 @@ async def test_a_listener_that_has_not_returned_is_reported(cluster: FakeCluster
 async def test_a_queue_that_stands_still_shows_tries_and_error_of_its_listener(
     cluster: FakeCluster,
 ) -> None:
-    """307 has them per queue: how often its first message failed, how last, and when it was called."""
+    """Law: 307 reports per queue the tries, the last error and the last call of its first message."""
     fill(cluster, 2, queues=1)
     inbox = Inbox()
     inbox.answers = [ValueError("no such order"), OrderedResult.SUSPEND, None, None]

@@ -1,4 +1,4 @@
-"""Arguments of producers and consumers that are of other types than they say."""
+"""Arguments of producers and consumers with wrong types."""
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from functools import partial
@@ -31,7 +31,7 @@ from orderlymq import Consumer, Producer, ProducerSettings, ReceivedMessage, Set
 async def test_arguments_of_other_types_are_refused_where_they_are_given(
     given: dict[str, Any], text: str
 ) -> None:
-    """A consumer that should take keys would take whole queues otherwise, without an error."""
+    """Law: a wrong type is refused by the constructor; else a consumer could consume by queue instead of by key."""
     with pytest.raises(SettingError, match=text):
         Consumer("G", **given)
 
@@ -49,12 +49,12 @@ async def yielding_too(
 
 @pytest.mark.parametrize("listener", [yielding, yielding_too, partial(yielding)])
 async def test_a_listener_that_yields_is_refused_when_the_consumer_starts(listener: Any) -> None:
-    """Law: what fails with every message is refused before the first. Nothing of it ran, and each message became a dead letter."""
+    """Law: a generator as a listener is refused at the start; it would never run, and each message would become a dead letter."""
     with pytest.raises(SettingError, match="the listener of G is a generator"):
         await Consumer("G", topics="T", listener=listener).start()
 
 
 async def test_a_producer_refuses_the_settings_of_others() -> None:
-    """They would fail at the first send."""
+    """Law: a producer refuses settings of another type, which would fail at the first send."""
     with pytest.raises(SettingError, match="type dict; pass ProducerSettings"):
         Producer("P", settings={})  # type: ignore[arg-type]  # as users err

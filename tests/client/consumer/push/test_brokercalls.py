@@ -1,4 +1,4 @@
-"""A consumer asks brokers: how long it waits for an answer, and which answers it needs before it goes on."""
+"""A consumer's requests to brokers: how long it waits, and which answers it needs before it goes on."""
 
 import asyncio
 import subprocess
@@ -20,14 +20,15 @@ from tests.waiting import until
 
 
 async def test_a_lock_request_waits_a_second_for_its_answer(cluster: FakeCluster) -> None:
-    """CFG-T4: then it is asked again; RocketMQ waits as long."""
+    """Law: a lock request waits one second for its answer, then is repeated, as in RocketMQ (CFG-T4)."""
     fill(cluster, 1, queues=1)
     inbox = Inbox()
     asked: list[float] = []
 
     def once_silent(command: RemotingCommand, conn: Connection) -> RemotingCommand | None:
         if b'"topic":"T"' not in command.body:
-            cluster.faults[41].insert(0, once_silent)  # the retry topic's, which is asked beside
+            # That of the retry topic, which is asked for at the same time.
+            cluster.faults[41].insert(0, once_silent)
             return cluster.serve(command, conn)
         asked.append(time.monotonic())
         cluster.faults[41].insert(0, seen_again)
@@ -47,7 +48,7 @@ async def test_a_lock_request_waits_a_second_for_its_answer(cluster: FakeCluster
 async def test_a_broker_that_takes_longer_for_each_lock_is_waited_for(
     cluster: FakeCluster,
 ) -> None:
-    """Its disks are slow: with a second for each answer no queue would ever be consumed."""
+    """Law: a broker that needs longer for each lock is waited for; else no queue would ever be consumed."""
     fill(cluster, 1, queues=1)
     inbox = Inbox()
 
@@ -65,7 +66,7 @@ async def test_a_broker_that_takes_longer_for_each_lock_is_waited_for(
 async def test_a_pull_that_is_sent_away_leaves_its_place_to_others_for_a_while(
     cluster: FakeCluster,
 ) -> None:
-    """Law: the pauses grow. A broker with too many pulls sends some away, which came back at once and sent others away."""
+    """Law: a pull that the broker has no room for is repeated with growing pauses, so that others get the place."""
     fill(cluster, 1, queues=1)
     inbox = Inbox()
     asked: list[float] = []
@@ -84,7 +85,7 @@ async def test_a_pull_that_is_sent_away_leaves_its_place_to_others_for_a_while(
     assert all(gap >= least for gap, least in zip(gaps, (0.02, 0.04, 0.08), strict=True)), gaps
 
 
-# As a system without POSIX clocks has it, Windows for one.
+# As on a system without POSIX clocks, such as Windows.
 _WITHOUT_CLOCKS = """
 import time
 for name in [each for each in dir(time) if each.startswith(("CLOCK_", "clock_", "pthread_"))]:
@@ -96,7 +97,7 @@ assert lease_clock_ms() <= lease_clock_ms()
 
 
 def test_a_consumer_needs_no_posix_clock() -> None:
-    """Every part of the SDK can be imported there, and leases are judged by the clock there is."""
+    """Law: the SDK can be imported without POSIX clocks; leases then use the clock that exists."""
     ended = subprocess.run(
         [sys.executable, "-c", _WITHOUT_CLOCKS], check=False, capture_output=True, text=True
     )
@@ -104,7 +105,7 @@ def test_a_consumer_needs_no_posix_clock() -> None:
 
 
 def test_more_queues_than_a_request_may_name_are_divided() -> None:
-    """Brokers refuse more: every queue is asked for once, at its own broker."""
+    """Law: a request names at most as many queues as brokers accept, each queue once and at its own broker."""
     queues = [MessageQueue("T", "a", number) for number in range(LOCK_QUEUES_MAX + 1)]
     queues.append(MessageQueue("T", "b", 0))
 
@@ -122,13 +123,13 @@ def test_more_queues_than_a_request_may_name_are_divided() -> None:
 
 
 def held_since(offset: int) -> Fault:
-    """Answer that the key is held from the message at *offset* on."""
+    """Answer that the key is parked from the message at *offset* on."""
     ext = {"verdict": "held", "firstOffset": str(offset), "firstMessageId": "FIRST"}
     return lambda command, _conn: command.reply(ext=ext)
 
 
 def asked(cluster: FakeCluster) -> list[tuple[int, str]]:
-    """Return the questions and hand-overs of dead letters, in order, with what distinguishes them."""
+    """Return the parking requests and dead letters in order, with what distinguishes them."""
     codes = (RequestCode.ORDERLYMQ_HOLD_KEY, RequestCode.SEND_MESSAGE_V2)
     return [
         (each.code, each.ext.get("following", each.ext.get("offset", "")))
@@ -140,7 +141,7 @@ def asked(cluster: FakeCluster) -> list[tuple[int, str]]:
 async def test_a_dead_letter_leaves_only_after_its_key_is_held_and_others_follow_it(
     cluster: FakeCluster,
 ) -> None:
-    """PRB-08: a lost answer is asked again, and meanwhile nobody gets the message."""
+    """Law: a dead letter is sent only after its key is parked; a lost answer is asked for again (PRB-08)."""
     for text in ("m0", "m1"):
         cluster.append("T", 0, text.encode(), b"__SHARDINGKEY\x01k")
     cluster.append("T", 0, b"other")

@@ -1,4 +1,4 @@
-"""The push consumer against a cluster on loopback."""
+"""The push consumer with a cluster on loopback."""
 
 import asyncio
 import logging
@@ -34,7 +34,7 @@ QUEUE = MessageQueue("T", BROKER, 0)
 async def test_an_ordered_consumer_gets_every_queue_in_order_and_commits(
     cluster: FakeCluster,
 ) -> None:
-    """ORD-02, OFS-02: ascending without gaps per queue; committed when it closes."""
+    """Law: an ordered consumer gets each queue in order without gaps, and commits when it closes (ORD-02, OFS-02)."""
     fill(cluster, 40)
     inbox = Inbox()
 
@@ -47,7 +47,7 @@ async def test_an_ordered_consumer_gets_every_queue_in_order_and_commits(
 
 
 async def test_locks_come_before_pulls_and_are_given_back_at_the_end(cluster: FakeCluster) -> None:
-    """LCK-01, LCK-23, PSH-03: 34, 38, 41, 14, 11 ... 15, 42, 35."""
+    """Law: requests have the order 34, 38, 41, 14, 11 at the start and 15, 42, 35 at the end (LCK-01, LCK-23, PSH-03)."""
     fill(cluster, 2)
     inbox = Inbox()
 
@@ -68,7 +68,7 @@ async def test_locks_come_before_pulls_and_are_given_back_at_the_end(cluster: Fa
 async def test_a_consumer_starts_in_rocketmqs_order_and_says_so(
     cluster: FakeCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """PSH-03, LOG-01: offsets loaded, routes, heartbeat, rebalance, locks, offsets, and only then pulls."""
+    """Law: the start is logged in RocketMQ's order: offsets, routes, heartbeat, rebalance, locks, pulls (PSH-03, LOG-01)."""
     caplog.set_level(logging.INFO, "orderlymq.consumer")
     fill(cluster, 1)
     inbox = Inbox()
@@ -90,7 +90,7 @@ async def test_a_consumer_starts_in_rocketmqs_order_and_says_so(
 
 
 async def test_pulls_and_commits_name_the_client_and_its_epoch(cluster: FakeCluster) -> None:
-    """The fence is exact for this SDK; a concurrent consumer locks nothing."""
+    """Law: pulls and commits carry client id and epoch; a concurrent consumer locks nothing."""
     fill(cluster, 2)
     inbox = Inbox()
     async with ordered_consumer(cluster, inbox) as consumer:
@@ -105,7 +105,7 @@ async def test_pulls_and_commits_name_the_client_and_its_epoch(cluster: FakeClus
 async def test_a_queue_held_by_another_is_taken_over_when_it_is_given_back(
     cluster: FakeCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """ODL-26, LOG-06, LOG-13: the second member waits, says why, and goes on by itself."""
+    """Law: a queue held by another member is taken over when it is free; until then the log says why (ODL-26, LOG-06, LOG-13)."""
     caplog.set_level(logging.INFO, "orderlymq.consumer")
     fill(cluster, 1)
     cluster.locks["G", QUEUE] = fakecluster.Lock("other", 5, time.monotonic() + 60)
@@ -125,7 +125,7 @@ async def test_a_queue_held_by_another_is_taken_over_when_it_is_given_back(
 async def test_two_members_share_the_queues_and_hand_over_without_a_gap(
     cluster: FakeCluster,
 ) -> None:
-    """RBL-03, GRP-04, LCK-13: joining takes a share, closing gives it back immediately."""
+    """Law: a joining member gets a share, and a closing one gives it back immediately, without a gap (RBL-03, GRP-04, LCK-13)."""
     first, second = Inbox(), Inbox()
     async with ordered_consumer(cluster, first) as one:
         await until(lambda: len(cluster.locks) == 3)
@@ -151,7 +151,7 @@ async def test_two_members_share_the_queues_and_hand_over_without_a_gap(
 async def test_a_failing_listener_sees_the_same_message_again_before_later_ones(
     cluster: FakeCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """ODL-11, ODL-12, RTY-04: exception, SUSPEND, nonsense; no send-back leaves."""
+    """Law: after an exception, SUSPEND or an unknown result the same message comes again before later ones (ODL-11, ODL-12, RTY-04)."""
     fill(cluster, 3, queues=1)
     inbox = Inbox()
     inbox.answers = [ValueError("bad"), OrderedResult.SUSPEND, "nonsense"]
@@ -169,7 +169,7 @@ async def test_a_failing_listener_sees_the_same_message_again_before_later_ones(
 async def test_a_poison_message_ends_in_the_dead_letter_queue_immediately(
     cluster: FakeCluster,
 ) -> None:
-    """RTY-05, RTY-09, RTY-10: body, properties and true origin kept; no delay; the next message follows."""
+    """Law: a poison message becomes a dead letter with body, properties and true origin; the next one follows (RTY-05, RTY-09, RTY-10)."""
     cluster.append(
         "T", 0, b"poison", b"TAGS\x01A\x02UNIQ_KEY\x01U1\x02DELAY\x013\x02RETRY_TOPIC\x01other\x02"
     )
@@ -201,14 +201,14 @@ async def test_a_poison_message_ends_in_the_dead_letter_queue_immediately(
 async def test_every_message_is_seen_once_where_tasks_begin_immediately(
     cluster: FakeCluster, ordered: bool
 ) -> None:
-    """Law: a listener that waits for nothing ends inside the call that began it, however many messages are cached."""
+    """Law: with eager tasks every message is seen once, also if the listener ends inside the call."""
     fill(cluster, 900, queues=1)
     seen: list[int] = []
 
     async def listener(messages: Sequence[ReceivedMessage], _context: object) -> None:
         seen.append(messages[0].queue_offset)
         if len(seen) == 1:
-            await asyncio.sleep(0.5)  # for all others to be cached
+            await asyncio.sleep(0.5)  # Until all others are cached.
 
     consumer = Consumer(
         "G",
@@ -231,7 +231,7 @@ async def test_every_message_is_seen_once_where_tasks_begin_immediately(
 
 
 async def test_a_plain_function_listens_in_a_thread_and_may_block(cluster: FakeCluster) -> None:
-    """One thread per queue at a time, several queues in parallel; the loop stays free."""
+    """Law: a plain function runs in a thread, one per queue at a time, and the loop stays free."""
     fill(cluster, 2)
     both = threading.Barrier(2, timeout=30)
     names: set[str] = set()
@@ -251,7 +251,7 @@ async def test_a_plain_function_listens_in_a_thread_and_may_block(cluster: FakeC
 
 
 async def test_a_lost_connection_is_greeted_and_consumption_goes_on(cluster: FakeCluster) -> None:
-    """PUL-12, CLI-05: a new leader hears from us immediately, not after 30 s."""
+    """Law: after a lost connection a heartbeat is sent immediately, and consumption goes on (PUL-12, CLI-05)."""
     fill(cluster, 2)
     inbox = Inbox()
     async with ordered_consumer(cluster, inbox):
@@ -268,7 +268,7 @@ async def test_a_lost_connection_is_greeted_and_consumption_goes_on(cluster: Fak
 async def test_a_consumer_that_leaves_while_another_leader_is_elected_frees_its_queues(
     cluster: FakeCluster,
 ) -> None:
-    """Law: the next member waits for the election, and not for the end of the lease."""
+    """Law: a consumer that closes during an election still frees its queues."""
     inbox = Inbox()
     async with ordered_consumer(cluster, inbox):
         await until(lambda: len(cluster.locks) == 3)
@@ -281,7 +281,7 @@ async def test_a_consumer_that_leaves_while_another_leader_is_elected_frees_its_
 async def test_a_consumer_stops_by_itself_when_its_locks_cannot_be_renewed(
     cluster: FakeCluster,
 ) -> None:
-    """Ordering 2: our own clock ends the lease, whatever the network does."""
+    """Law: if its locks cannot be renewed, a consumer stops by its own clock."""
     inbox = Inbox()
     async with ordered_consumer(cluster, inbox, lock_lease=0.2, lock_renew=0.05) as consumer:
         await until(lambda: len(cluster.locks) == 3)
@@ -301,7 +301,7 @@ async def test_a_consumer_stops_by_itself_when_its_locks_cannot_be_renewed(
 async def test_an_error_instead_of_an_offset_never_starts_a_queue_at_a_guess(
     cluster: FakeCluster,
 ) -> None:
-    """Wire 4.6: only code 22 means that there is no offset."""
+    """Law: only code 22 means that there is no offset; another error never starts a queue at a guess (wire 4.6)."""
     fill(cluster, 4, queues=1)
     cluster.offsets["G", "T", 0] = 2
     cluster.faults[14] = [fakecluster.refuse(1, "loading")] * 3
@@ -314,7 +314,7 @@ async def test_an_error_instead_of_an_offset_never_starts_a_queue_at_a_guess(
 async def test_an_offset_outside_the_queue_is_corrected(
     cluster: FakeCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """OFS-09, LOG-08: below the oldest message -> the oldest."""
+    """Law: an offset below the oldest message is corrected to it (OFS-09, LOG-08)."""
     fill(cluster, 10, queues=1)
     cluster.trimmed["T", 0] = 7
     cluster.offsets["G", "T", 0] = 3
@@ -331,7 +331,7 @@ async def test_an_offset_outside_the_queue_is_corrected(
     [
         ("first", 0, ["m0", "m1", "late"]),
         ("first", 1, ["m1", "late"]),
-        # It may be newer than the consumer, who shall miss nothing of it.
+        # It may be newer than the consumer, which must miss none of it.
         ("last", 0, ["m0", "m1", "late"]),
         ("last", 1, ["late"]),
     ],
@@ -339,7 +339,7 @@ async def test_an_offset_outside_the_queue_is_corrected(
 async def test_a_new_group_starts_where_it_says(
     cluster: FakeCluster, where: str, trimmed: int, expected: list[str]
 ) -> None:
-    """OFS-07: FIRST, LAST of a queue that has lost messages, and a time; a second start ignores it."""
+    """Law: a new group begins at FIRST, LAST or a time; a second start ignores it (OFS-07)."""
     fill(cluster, 2, queues=1)
     cluster.trimmed["T", 0] = trimmed
     inbox = Inbox()
@@ -363,7 +363,7 @@ async def test_a_new_group_starts_where_it_says(
 async def test_concurrent_failures_come_back_by_the_retry_topic_under_their_own_topic(
     cluster: FakeCluster,
 ) -> None:
-    """CON-04, CON-09, RTY-02, RTY-14: sent back, redelivered with one more try, topic restored."""
+    """Law: a failed concurrent message comes again by the retry topic, with its own topic and one more try (CON-04, CON-09, RTY-02, RTY-14)."""
     fill(cluster, 1, queues=1)
     inbox = Inbox()
     inbox.answers = [ConcurrentResult.RECONSUME_LATER]
@@ -382,7 +382,7 @@ async def test_concurrent_failures_come_back_by_the_retry_topic_under_their_own_
 
 
 async def test_a_refused_send_back_becomes_a_copy(cluster: FakeCluster) -> None:
-    """Wire 4.3: 310 to the retry topic with one more try and a delay."""
+    """Law: if 36 is refused, the consumer sends its own copy to the retry topic with a delay (wire 4.3)."""
     fill(cluster, 1, queues=1)
     cluster.faults[36] = [fakecluster.refuse(1)]
     inbox = Inbox()
@@ -400,7 +400,7 @@ async def test_a_refused_send_back_becomes_a_copy(cluster: FakeCluster) -> None:
 async def test_tags_are_compared_as_text_after_the_broker_compared_hashes(
     cluster: FakeCluster,
 ) -> None:
-    """FLT-01, PUL-13: `Aa` and `BB` share a hash; the offset passes what was dropped."""
+    """Law: tags are also compared as text, because `Aa` and `BB` share a hash (FLT-01, PUL-13)."""
     cluster.append("T", 0, b"yes", b"TAGS\x01Aa\x02")
     cluster.append("T", 0, b"no", b"TAGS\x01BB\x02")
     inbox = Inbox()
@@ -423,7 +423,7 @@ async def test_tags_are_compared_as_text_after_the_broker_compared_hashes(
 
 
 async def test_filters_may_drop_messages_before_the_listener(cluster: FakeCluster) -> None:
-    """FLT-04."""
+    """Law: a user's filter may drop messages before the listener (FLT-04)."""
     fill(cluster, 4, queues=1)
     inbox = Inbox()
 
@@ -441,7 +441,7 @@ async def test_filters_may_drop_messages_before_the_listener(cluster: FakeCluste
 
 
 async def test_a_filter_that_returns_nothing_is_left_out(cluster: FakeCluster) -> None:
-    """As one that raises: it must not stop the queue."""
+    """Law: a filter that returns None is ignored, as one that raises, so that it does not stop the queue."""
     fill(cluster, 2, queues=1)
     inbox = Inbox()
 
@@ -459,7 +459,7 @@ async def test_a_filter_that_returns_nothing_is_left_out(cluster: FakeCluster) -
 async def test_broadcasting_members_all_get_everything_and_keep_offsets_in_a_file(
     cluster: FakeCluster, tmp_path: Path
 ) -> None:
-    """BRD-01, BRD-02, BRD-04: no lock, no offset request, no retry topic; a restart goes on."""
+    """Law: broadcasting members all get everything and keep their offsets in a file (BRD-01, BRD-02, BRD-04)."""
     fill(cluster, 4)
 
     def member(number: int, inbox: Inbox) -> Consumer:
@@ -490,7 +490,7 @@ async def test_broadcasting_members_all_get_everything_and_keep_offsets_in_a_fil
 async def test_an_orderly_broadcast_keeps_its_order_through_a_suspension(
     cluster: FakeCluster, tmp_path: Path
 ) -> None:
-    """BRD-06: each member tries a failed message again by itself, before any later one of its queue."""
+    """Law: an ordered broadcasting member tries a failed message again before later ones (BRD-06)."""
     fill(cluster, 3, queues=1)
     inboxes = [Inbox(), Inbox()]
     inboxes[0].answers = [None, OrderedResult.SUSPEND, OrderedResult.SUSPEND]
@@ -519,7 +519,7 @@ async def test_an_orderly_broadcast_keeps_its_order_through_a_suspension(
 
 
 async def test_hooks_see_every_call_and_what_they_raise_is_dropped(cluster: FakeCluster) -> None:
-    """TRC-01, ODL-13, ODL-15."""
+    """Law: hooks see every call, and what they raise is dropped (TRC-01, ODL-13, ODL-15)."""
     fill(cluster, 1, queues=1)
     inbox = Inbox()
     inbox.answers = [OrderedResult.SUSPEND]

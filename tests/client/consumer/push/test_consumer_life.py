@@ -1,4 +1,4 @@
-"""Life of the push consumer: start, close, and who shares a client with it."""
+"""The life of a push consumer: start, close, and sharing a client."""
 
 import asyncio
 import contextlib
@@ -34,7 +34,7 @@ QUEUE = MessageQueue("T", BROKER, 0)
 async def test_closing_lets_the_running_listener_finish_and_commits_it(
     cluster: FakeCluster,
 ) -> None:
-    """PSH-21: nothing of what was done is delivered again."""
+    """Law: closing lets a running listener finish and commits its messages (PSH-21)."""
     fill(cluster, 2, queues=1)
     started, finish = asyncio.Event(), asyncio.Event()
 
@@ -63,7 +63,7 @@ async def test_closing_lets_the_running_listener_finish_and_commits_it(
 async def test_a_thread_that_does_not_end_keeps_its_lock_until_the_lease_is_over(
     cluster: FakeCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its queue must not be consumed elsewhere while it still acts; the other queues are free immediately."""
+    """Law: a thread that does not end keeps its queue's lock until the lease is over; other queues are free immediately."""
     fill(cluster, 3)
     started, finish = threading.Event(), threading.Event()
     contexts: list[OrderedContext] = []
@@ -101,7 +101,7 @@ async def test_a_thread_that_does_not_end_keeps_its_lock_until_the_lease_is_over
 async def test_a_consumer_under_the_same_client_id_waits_for_a_thread_of_the_closed_one(
     cluster: FakeCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Brokers would renew the lock for it, and give it back when it closes: they see one holder."""
+    """Law: a consumer with the same client id waits for a thread of the closed one, because brokers see one holder."""
     fill(cluster, 2, queues=1)
     started, finish, inbox = threading.Event(), threading.Event(), Inbox()
 
@@ -141,7 +141,7 @@ async def test_a_consumer_under_the_same_client_id_waits_for_a_thread_of_the_clo
 async def test_a_thread_that_hangs_keeps_its_queue_no_longer_than_the_lease(
     cluster: FakeCluster,
 ) -> None:
-    """A restart takes over what another client may take over, and gives it back in its turn."""
+    """Law: a hanging thread keeps its queue from a restarted consumer no longer than the lease."""
     fill(cluster, 2, queues=1)
     started, finish, inbox = threading.Event(), threading.Event(), Inbox()
 
@@ -176,7 +176,7 @@ async def test_a_thread_that_hangs_keeps_its_queue_no_longer_than_the_lease(
 async def test_a_broadcasting_consumer_waits_for_a_thread_of_the_closed_one_too(
     cluster: FakeCluster, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    """It has no locks, and each that is started has the same client id."""
+    """Law: a broadcasting consumer waits for a thread of the closed one too, although it has no locks."""
     fill(cluster, 2, queues=1)
     started, finish, inbox = threading.Event(), threading.Event(), Inbox()
 
@@ -209,7 +209,7 @@ async def test_a_broadcasting_consumer_waits_for_a_thread_of_the_closed_one_too(
 async def test_a_broker_that_hangs_holds_up_neither_the_locks_of_others_nor_the_end(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It alone does not answer commits: its queues are free when it knows that the member has left."""
+    """Law: a broker that hangs delays neither the locks at others nor the end."""
     monkeypatch.setattr(executor, "_COMMIT_S", 0.5)
     inbox = Inbox()
     async with running(topics={"T": 2}, ordered=True) as hanging:
@@ -250,7 +250,7 @@ async def test_a_broker_that_hangs_holds_up_neither_the_locks_of_others_nor_the_
 async def test_an_async_listener_that_is_cancelled_keeps_its_lock_until_it_has_ended(
     cluster: FakeCluster,
 ) -> None:
-    """The listener ends its work on the cancellation before another member has the message."""
+    """Law: a cancelled async listener keeps its lock until it has ended."""
     fill(cluster, 1, queues=1)
     started, seen = asyncio.Event(), list[tuple[bool, bool]]()
 
@@ -283,7 +283,7 @@ async def test_an_async_listener_that_is_cancelled_keeps_its_lock_until_it_has_e
 async def test_what_a_listener_finishes_when_it_is_cancelled_is_committed(
     cluster: FakeCluster,
 ) -> None:
-    """It answers the cancellation with a result, and this counts."""
+    """Law: a result that a cancelled listener still returns is committed."""
     fill(cluster, 1, queues=1)
     started = asyncio.Event()
 
@@ -312,7 +312,7 @@ async def test_what_a_listener_finishes_when_it_is_cancelled_is_committed(
 async def test_a_member_whose_machine_slept_for_longer_than_the_lease_holds_nothing(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The broker's clock went on meanwhile, and another member may have the queue."""
+    """Law: after a sleep of the machine longer than the lease, `still_holds` is False."""
     fill(cluster, 1, queues=1)
     read, slept_ns = time.clock_gettime_ns, 0
 
@@ -337,7 +337,7 @@ async def test_a_member_whose_machine_slept_for_longer_than_the_lease_holds_noth
 
 
 async def test_two_consumers_of_one_group_in_one_client_are_refused(cluster: FakeCluster) -> None:
-    """PSH-10, LOG-02: the second says where the first is; the first goes on."""
+    """Law: two consumers of one group in one client are refused; the first goes on (PSH-10, LOG-02)."""
     inbox = Inbox()
     instance = ClientInstance(cluster.address)
     async with Consumer(
@@ -352,7 +352,7 @@ async def test_two_consumers_of_one_group_in_one_client_are_refused(cluster: Fak
 
 
 async def test_a_start_that_is_cancelled_leaves_nothing_open(cluster: FakeCluster) -> None:
-    """A time limit around `start` must not leak connections and background tasks."""
+    """Law: a cancelled start leaves no connections or tasks."""
     cluster.faults[int(RequestCode.GET_ROUTEINFO_BY_TOPIC)] = [lambda *_: None] * 100
     consumer = Consumer("G", cluster.address, topics="T", listener=Inbox().concurrent)
     starting = asyncio.create_task(consumer.start())
@@ -366,7 +366,7 @@ async def test_a_start_that_is_cancelled_leaves_nothing_open(cluster: FakeCluste
 
 
 async def test_bad_configurations_are_refused_before_any_socket(cluster: FakeCluster) -> None:
-    """PSH-04, PSH-02."""
+    """Law: bad configurations are refused before a socket is opened (PSH-04, PSH-02)."""
     with pytest.raises(SettingError, match="DEFAULT_CONSUMER is reserved"):
         Consumer("DEFAULT_CONSUMER")
     with pytest.raises(SettingError, match="characters outside"):
@@ -390,7 +390,7 @@ async def test_bad_configurations_are_refused_before_any_socket(cluster: FakeClu
 
 
 async def test_producer_and_consumer_may_share_one_client(cluster: FakeCluster) -> None:
-    """CLI-02, CLI-03: one connection per broker for both."""
+    """Law: a producer and a consumer may share a client, with one connection per broker (CLI-02, CLI-03)."""
     inbox = Inbox()
     instance = ClientInstance(cluster.address)
     async with (
@@ -414,7 +414,7 @@ async def test_producer_and_consumer_may_share_one_client(cluster: FakeCluster) 
 
 
 async def test_a_topic_may_be_subscribed_while_the_consumer_starts() -> None:
-    """From another task, while routes are asked for: each topic is consumed."""
+    """Law: a topic may be subscribed while the consumer starts."""
     async with running(topics={"T": 1, "U": 1}) as cluster:
         cluster.append("T", 0, b"t")
         cluster.append("U", 0, b"u")
@@ -431,7 +431,7 @@ async def test_a_topic_may_be_subscribed_while_the_consumer_starts() -> None:
 
 
 async def test_consumers_that_start_together_share_their_heartbeats() -> None:
-    """Each names all groups of the client: one is under way, and the next one is for all others."""
+    """Law: consumers that start together share heartbeats, each of which names all groups."""
     async with running(topics={"T": 1}, ordered=True) as cluster:
         instance = ClientInstance(cluster.address)
         consumers = [
@@ -447,7 +447,7 @@ async def test_consumers_that_start_together_share_their_heartbeats() -> None:
 
 @pytest.mark.parametrize("ordered", [True, False])
 async def test_a_listener_closes_its_consumer(cluster: FakeCluster, ordered: bool) -> None:
-    """Law: it does not wait for itself. The call once waited for `shutdown_timeout`, and was then cancelled."""
+    """Law: a listener may close its own consumer without waiting for itself; it once took `shutdown_timeout`."""
     fill(cluster, 1, queues=1)
     called = asyncio.Event()
 
@@ -458,7 +458,7 @@ async def test_a_listener_closes_its_consumer(cluster: FakeCluster, ordered: boo
     consumer = Consumer(
         "G", cluster.address, topics="T", ordered=ordered, consume_from="first", listener=listener
     )
-    async with asyncio.timeout(10):  # the default shutdown_timeout is longer
+    async with asyncio.timeout(10):  # The default shutdown_timeout is longer.
         await consumer.run()
 
     assert called.is_set()
@@ -467,7 +467,7 @@ async def test_a_listener_closes_its_consumer(cluster: FakeCluster, ordered: boo
 
 
 async def test_a_subscription_that_cannot_be_sent_ends_no_heartbeats(cluster: FakeCluster) -> None:
-    """Each heartbeat names all groups of the client. One with such a text once failed, and every later one."""
+    """Law: a subscription that cannot be encoded does not stop the heartbeats of other groups."""
     inbox = Inbox()
     client = ClientSettings(heartbeat_broker_interval=0.01)
     consumer = Consumer(

@@ -1,4 +1,4 @@
-"""Two consumers of one queue against a real broker in this process: never both at work, also when one is closed."""
+"""Two consumers of one queue with a real broker in this process: never do both work, also when one is closed."""
 
 import asyncio
 import contextlib
@@ -27,10 +27,10 @@ from tests.waiting import until
 
 __all__ = ["orderlymq_cluster"]
 
-# So long that a busy machine does not miss all renewals of one.
+# So long that a busy machine does not miss all renewals.
 LEASE_S = 4.0
 SETTINGS = ConsumerSettings(lock_lease=LEASE_S, lock_renew=0.5, shutdown_timeout=0.1)
-# With these a consumer renews the lease of what it works on.
+# With these settings a consumer renews the lease while it works.
 _RENEWALS = {RequestCode.LOCK_BATCH_MQ, RequestCode.ORDERLYMQ_COMPLETE_LANES}
 
 
@@ -55,9 +55,9 @@ def consumer(
 async def test_a_closed_consumer_whose_listener_still_runs_keeps_what_it_works_on_until_the_lease_is_over(
     orderlymq_cluster: Cluster, ordered: Literal["key"] | bool, *, is_async: bool
 ) -> None:
-    """Its `still_holds` is False, and the next member gets the message after the lease, not before.
+    """Law: a closed consumer whose listener still runs keeps its messages until the lease ends; `still_holds` is False.
 
-    Nothing ends a thread, or a coroutine that catches each cancellation; `close` ends all the same.
+    Nothing ends a thread, or a coroutine that catches each cancellation; `close` still returns.
     """
     orderlymq_cluster.create_topic("orders", queues=1)
     started, finish = threading.Event(), threading.Event()

@@ -7,7 +7,7 @@ from orderlymq.consumer.push.stacks import LENGTH_MAX, stacks
 
 
 async def test_threads_and_tasks_are_reported_with_their_names_and_calls() -> None:
-    """A listener that hangs is found, be it a plain function or a coroutine."""
+    """Law: the report has the stacks of threads and tasks by name, so that a hanging listener is found."""
     goes_on = threading.Event()
 
     def hang_in_a_thread() -> None:

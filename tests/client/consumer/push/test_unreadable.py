@@ -1,4 +1,4 @@
-"""A body that cannot be inflated fails its own message, as a listener that raises would, and nothing else."""
+"""A body that cannot be decompressed fails its own message, as a listener that raises, and no other."""
 
 from collections.abc import AsyncIterator
 
@@ -20,7 +20,7 @@ LETTERS = ("%DLQ%G", 0)
 
 @pytest.fixture
 async def cluster() -> AsyncIterator[FakeCluster]:
-    """One queue with one such body between others, all of which one pull brings."""
+    """A queue with one such body between others, all brought by one pull."""
     async with running(topics={"T": 1}, ordered=True) as found:
         found.append("T", 0, b"m0")
         found.append("T", 0, BODY, sys_flag=COMPRESSED)
@@ -31,7 +31,7 @@ async def cluster() -> AsyncIterator[FakeCluster]:
 async def test_it_is_tried_again_and_becomes_a_dead_letter_in_its_turn(
     cluster: FakeCluster,
 ) -> None:
-    """Messages before it arrive immediately; messages behind it arrive when it is handed over, as it is stored."""
+    """Law: it is tried again and becomes a dead letter; messages before it arrive immediately, those behind it after the letter."""
     inbox = Inbox()
     settings = {"consume_message_batch_max_size": 8, "suspend_current_queue_time": 0.01}
 
@@ -48,7 +48,7 @@ async def test_it_is_tried_again_and_becomes_a_dead_letter_in_its_turn(
 async def test_its_queue_waits_for_it_when_no_number_of_tries_is_enough(
     cluster: FakeCluster,
 ) -> None:
-    """As for a message that its listener cannot consume; an administrator sees why."""
+    """Law: without a maximum of tries its queue waits, and an administrator sees the reason."""
     inbox = Inbox()
 
     async with ordered_consumer(cluster, inbox, suspend_current_queue_time=0.01) as consumer:
@@ -65,7 +65,7 @@ async def test_its_queue_waits_for_it_when_no_number_of_tries_is_enough(
 
 
 async def test_without_order_it_is_handed_back_and_the_others_go_on(cluster: FakeCluster) -> None:
-    """Its copy in the retry topic cannot be inflated either."""
+    """Law: a concurrent consumer returns it, and the others go on."""
     inbox = Inbox()
     consumer = Consumer(
         "G",
@@ -85,7 +85,7 @@ async def test_without_order_it_is_handed_back_and_the_others_go_on(cluster: Fak
 
 
 async def test_filters_of_the_user_do_not_see_it(cluster: FakeCluster) -> None:
-    """They read bodies, and one that raises would be left out for the others, too."""
+    """Law: filters of the user do not see it, because they read bodies."""
     seen: list[bytes] = []
 
     def keep_all(messages: list[ReceivedMessage]) -> list[ReceivedMessage]:
