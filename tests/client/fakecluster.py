@@ -1,9 +1,9 @@
 """
-A tiny cluster on loopback for tests of the SDK's shell: one process plays name server and broker.
+A tiny cluster on loopback for tests of the SDK: one process acts as name server and broker.
 
-It speaks the real codecs over real sockets and keeps the protocol's awkwardness: long polls that are held,
-locks with leases and epochs, answers that get lost, connections that are reset, queues that move on.
-What it does not know it answers with code 3. Faults are scripted per request code.
+It speaks the real codecs over real sockets and has the protocol's difficulties: held long polls, locks with
+leases and epochs, lost answers, reset connections, queues that move.
+It answers unknown requests with code 3. Faults are scripted per request code.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ class Held:
 
 @dataclass
 class Lock:
-    """The holder of a queue."""
+    """The lock of a queue."""
 
     client_id: str
     epoch: int
@@ -66,10 +66,10 @@ Fault = Callable[[RemotingCommand, Connection], RemotingCommand | None]
 
 @dataclass
 class FakeCluster:
-    """State and handler; `faults[code]` is a list of things to do instead, used up one by one.
+    """The state and the request handler; `faults[code]` is a list of other reactions, used up one by one.
 
     Attributes:
-        declared: the queue lists of ORDER_TOPIC_CONFIG; groups in them besides `BROKER` are away.
+        declared: the queue lists of ORDER_TOPIC_CONFIG; broker groups in them other than `BROKER` are away.
     """
 
     ordered: bool = False
@@ -99,15 +99,15 @@ class FakeCluster:
         return f"{self.host}:{self.port}"
 
     def codes(self) -> list[int]:
-        """Return the codes of all requests in the order they came."""
+        """Return the codes of all requests in their order."""
         return [command.code for command in self.seen]
 
     def bodies(self, topic: str, queue_id: int) -> list[bytes]:
-        """Return what is stored in a queue."""
+        """Return the bodies stored in a queue."""
         return [message.body for message in self.logs[topic, queue_id]]
 
     def notify(self, group: str) -> None:
-        """Tell the members that something changed (40)."""
+        """Notify the members of a change (40)."""
         for conn in self.members[group].values():
             conn.send(
                 request(
@@ -216,7 +216,7 @@ class FakeCluster:
             return command.reply(first.code, first.ext)
         if header.batch:
             base = len(self.logs[topic, header.queue_id])
-            # As RocketMQ: the properties of the batch stand behind those of each message, and win.
+            # As in RocketMQ, the batch's properties follow those of each message, and win.
             ids = [
                 self.append(
                     topic,
@@ -549,7 +549,7 @@ async def running(**attributes: object) -> AsyncIterator[FakeCluster]:
 
 @asynccontextmanager
 async def nobody() -> AsyncIterator[str]:
-    """Take connections and answer nothing, as a process that hangs; yield the address."""
+    """Accept connections and answer nothing, as a hanging process does; yield the address."""
     writers: list[asyncio.StreamWriter] = []
     server = await asyncio.start_server(lambda _, writer: writers.append(writer), "127.0.0.1", 0)
     try:
@@ -565,12 +565,12 @@ async def nobody() -> AsyncIterator[str]:
 
 
 def refuse(code: int, remark: str = "refused by the test") -> Fault:
-    """Answer with an error instead."""
+    """Answer with an error."""
     return lambda command, _conn: command.reply(code, remark=remark)
 
 
 def silence(_command: RemotingCommand, _conn: Connection) -> None:
-    """Do nothing and answer nothing."""
+    """Do nothing and send no answer."""
 
 
 def reset(_command: RemotingCommand, conn: Connection) -> None:

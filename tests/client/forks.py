@@ -1,4 +1,4 @@
-"""The answer of a child of this process."""
+"""Runs work in a child of this process."""
 
 import os
 import select

@@ -11,7 +11,7 @@ from tests.client.fakecluster import FakeCluster
 
 
 class Inbox:
-    """A listener that keeps what it gets and returns what the test says."""
+    """A listener that records its messages and returns what the test wants."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[int, int, str]] = []

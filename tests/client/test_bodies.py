@@ -1,4 +1,4 @@
-"""Typed bodies: they come back as they were, and what is something else is named without its content."""
+"""Typed bodies: values come back unchanged, and a wrong body is named without its content."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -91,7 +91,7 @@ class Small(msgspec.Struct, forbid_unknown_fields=True):
     ],
 )
 def test_values_come_back_as_they_were(serializer: Json[Any] | Msgpack[Any], value: object) -> None:
-    """Models, with aliases too, and plain types."""
+    """Law: models, also with aliases, and plain types come back unchanged."""
     assert serializer.decode(replace(message(0), body=serializer.encode(value))) == value
 
 
@@ -116,7 +116,7 @@ class Hidden(BaseModel):
 def test_a_value_whose_body_would_be_refused_is_not_written(
     serializer: Json[Any] | Msgpack[Any], value: object, fault: str
 ) -> None:
-    """Before anything is sent, without its content."""
+    """Law: a value whose body could not be read is refused before it is sent, without its content in the error."""
     with pytest.raises(BodyInvalid, match=f"the value is not a valid .*{fault}") as caught:
         serializer.encode(value)
 
@@ -144,7 +144,7 @@ def test_a_value_whose_body_would_be_refused_is_not_written(
 def test_another_body_is_named_without_its_content(
     serializer: Json[Any] | Msgpack[Any], body: bytes, fault: str
 ) -> None:
-    """The error says which message and which field."""
+    """Law: the error for a wrong body names message and field, not the content."""
     with pytest.raises(BodyInvalid, match=fault) as caught:
         serializer.decode(replace(message(5), body=body))
 
@@ -178,7 +178,7 @@ PRICE: dict[str, Any] = {
 
 
 def test_avro_values_come_back_with_their_logical_types() -> None:
-    """The head is that of the specification; a schema may be text."""
+    """Law: Avro values come back with logical types; the head is the specification's."""
     bills = Avro(Bill, json.dumps(avro_record(ID, AMOUNT, PAID, PRICE)))
     bill = Bill("o", 3, datetime(2026, 1, 31, 12, tzinfo=UTC), Decimal("9.50"))
     numbers: Avro[int] = Avro(int, '"int"')
@@ -189,7 +189,7 @@ def test_avro_values_come_back_with_their_logical_types() -> None:
 
 
 def test_avro_readers_and_writers_change_their_schemas_at_different_times() -> None:
-    """A reader that knows the writer's schema fills in what it lacks and drops what is gone."""
+    """Law: an Avro reader that knows the writer's schema adds defaults and drops removed fields."""
     old, new = avro_record(ID, AMOUNT), avro_record(ID, AMOUNT, PAID)
     written = Avro(dict[str, Any], old).encode({"id": "o", "amount": 3})
     renamed = avro_record(ID, {**AMOUNT, "type": "string"})
@@ -216,7 +216,7 @@ def test_avro_readers_and_writers_change_their_schemas_at_different_times() -> N
 def test_another_body_is_no_avro_of_the_schema(
     change: Callable[[bytes], bytes], fault: str
 ) -> None:
-    """Whatever the bytes are, one named error, without content."""
+    """Law: a body of another schema raises one error without content."""
     bills = Avro(dict[str, Any], avro_record(ID, AMOUNT))
     body = change(bills.encode({"id": "secret", "amount": 3}))
 
@@ -230,7 +230,7 @@ def test_another_body_is_no_avro_of_the_schema(
 
 @given(tail=st.binary(max_size=64))
 def test_no_bytes_break_a_reader(tail: bytes) -> None:
-    """Behind the right head, too."""
+    """Law: any bytes behind the right head are read or raise that error."""
     bills = Avro(dict[str, Any], avro_record(ID, AMOUNT, PAID))
     head = bills.encode({"id": "", "amount": 0})[:10]
     try:
@@ -241,7 +241,7 @@ def test_no_bytes_break_a_reader(tail: bytes) -> None:
 
 
 def test_a_value_or_schema_that_does_not_fit_is_refused_where_it_is_made() -> None:
-    """Before anything is sent; a record of another type is named by its field."""
+    """Law: a wrong value or schema is refused where it is made."""
     loose = Avro(dict[str, Any], avro_record(ID, {**AMOUNT, "type": "string"}))
     strict = Avro(Bill, avro_record(ID, {**AMOUNT, "type": "string"}))
 
@@ -273,7 +273,7 @@ def test_a_value_or_schema_that_does_not_fit_is_refused_where_it_is_made() -> No
     ],
 )
 def test_a_short_body_cannot_hold_any_number_of_items(items: Any, refused: bool) -> None:
-    """An array whose items take no bytes is refused wherever it stands."""
+    """Law: an array whose items take no bytes is refused in a schema, because a short body could hold any number."""
     field = {"name": "many", "type": ["null", {"type": "array", "items": items}]}
     if refused:
         with pytest.raises(SettingError, match="take no bytes"):
@@ -291,7 +291,7 @@ NODE = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["
     "inner", [NODE, {"type": "array", "items": NODE}, {**NODE, "namespace": "shop"}]
 )
 def test_a_body_cannot_nest_without_an_end(inner: Any) -> None:
-    """Law: no bytes end a process. 20 KB of a list that is linked ended that of every consumer, one after the other."""
+    """Law: a schema that contains itself is refused; a nested body could end a process."""
     field = {"name": "chain", "type": ["null", inner]}
     with pytest.raises(SettingError, match="Node is recursive"):
         Avro(dict[str, Any], avro_record(ID, field))
@@ -304,7 +304,7 @@ BILLED = avro_record(NET, {"name": "gross", "type": "Price"})
 
 
 def test_a_type_may_be_named_again_beside_itself() -> None:
-    """A name alone is no nesting."""
+    """Law: a type may be used twice side by side."""
     bills: Avro[dict[str, Any]] = Avro(dict[str, Any], BILLED)
     value = {each: {"price": Decimal("9.50")} for each in ("net", "gross")}
 
@@ -316,9 +316,7 @@ def test_a_type_may_be_named_again_beside_itself() -> None:
 def test_a_decimal_has_no_more_digits_than_its_schema_says(
     place: int, count: int, is_read: bool
 ) -> None:
-    """Law: a body takes no time that its size does not explain. 100 KB of one number took ten seconds, and ten times as much a
-    hundred times as long; the process did nothing else.
-    """
+    """Law: a decimal has no more digits than its schema says; reading 100 KB of one number took ten seconds."""
     bills: Avro[dict[str, Any]] = Avro(dict[str, Any], BILLED)
     value = {each: {"price": Decimal("0.00")} for each in ("net", "gross")}
     body = BytesIO()
@@ -337,7 +335,7 @@ def test_a_decimal_has_no_more_digits_than_its_schema_says(
 async def test_a_body_that_does_not_decode_goes_the_way_of_any_failure(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It is tried again, ends as a dead letter, and the next one is consumed."""
+    """Law: a body that cannot be decoded is tried again and becomes a dead letter; the next one is consumed."""
     orders, seen = Json(Order), list[Order]()
 
     async def listener(messages: Sequence[ReceivedMessage], _context: object) -> None:

@@ -1,7 +1,7 @@
 """
-The waits of `close`, and a `close` that is cancelled.
+What `close` waits for, and a `close` that is cancelled.
 
-A time limit around it, or a second Ctrl-C, leaves no ghost behind.
+A time limit around it, or a second Ctrl-C, leaves nothing running.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ async def cancelled_close(client: Producer | AdminClient | PullConsumer | Consum
 async def test_a_close_that_is_cancelled_while_a_listener_runs_goes_on(
     cluster: FakeCluster,
 ) -> None:
-    """The next call waits for the same end: the group has no member that takes nothing."""
+    """Law: a cancelled `close` goes on while a listener runs; the next call waits for the same end."""
     fill(cluster, 1, queues=1)
     started, finish = asyncio.Event(), asyncio.Event()
 
@@ -107,7 +107,7 @@ KINDS = pytest.mark.parametrize(
 async def test_a_close_that_is_cancelled_closes_all_the_same(
     cluster: FakeCluster, make: object, calls_again: bool
 ) -> None:
-    """Connections, heartbeats and memberships end, whether `close` is called again or not."""
+    """Law: a cancelled `close` still ends connections, heartbeats and memberships."""
     client = make(cluster.address)  # type: ignore[operator]  # one of the list above
     await client.start()
     await client._instance.route("T")
@@ -125,7 +125,7 @@ async def test_a_close_that_is_cancelled_closes_all_the_same(
 async def test_a_close_on_another_loop_is_refused_and_changes_nothing(
     cluster: FakeCluster, make: object
 ) -> None:
-    """Law: an error leaves the client as it was: it works, and can be closed where it runs."""
+    """Law: a `close` on another loop is refused and changes nothing."""
     client = make(cluster.address)  # type: ignore[operator]  # one of the list above
     await client.start()
     await client._instance.route("T")
@@ -141,7 +141,7 @@ async def test_a_close_on_another_loop_is_refused_and_changes_nothing(
 
 
 async def test_a_close_on_another_loop_gives_up_no_start(cluster: FakeCluster) -> None:
-    """Law: the same while a consumer starts."""
+    """Law: this holds while the consumer starts."""
     routes = cluster.faults[int(RequestCode.GET_ROUTEINFO_BY_TOPIC)]
     asked, go_on = asyncio.Event(), asyncio.Event()
     tasks = set()
@@ -175,7 +175,7 @@ async def test_a_close_on_another_loop_gives_up_no_start(cluster: FakeCluster) -
 async def test_a_close_while_it_starts_is_not_forgotten(
     cluster: FakeCluster, make: Callable[..., Consumer], steps: int, is_shared: bool
 ) -> None:
-    """Law: after `close` nothing goes on, however far `start` was: no member, no task, no connection of its own."""
+    """Law: a `close` during the start leaves no member, task or connection."""
     client = make(cluster.address)
     if is_shared:
         await client._instance.start()
@@ -200,7 +200,7 @@ async def test_a_close_while_it_starts_is_not_forgotten(
 async def test_a_run_that_is_closed_while_it_starts_ends_without_an_error(
     cluster: FakeCluster,
 ) -> None:
-    """A program may be told to end at any time."""
+    """Law: `run` ends without an error if it is closed during its start."""
     consumer = ordered(cluster.address)
     running = asyncio.create_task(consumer.run())
     await asyncio.sleep(0)
@@ -213,7 +213,7 @@ async def test_a_run_that_is_closed_while_it_starts_ends_without_an_error(
 
 
 async def test_a_run_that_was_closed_before_ends_without_an_error(cluster: FakeCluster) -> None:
-    """A signal may come before the program has begun."""
+    """Law: `run` of a closed consumer ends without an error, because a signal may come early."""
     consumer = ordered(cluster.address)
     await consumer.close()
 
@@ -223,7 +223,7 @@ async def test_a_run_that_was_closed_before_ends_without_an_error(cluster: FakeC
 
 
 async def test_a_run_after_a_start_that_failed_says_so(cluster: FakeCluster) -> None:
-    """Law: nobody waits for the end of what never began."""
+    """Law: `run` after a failed start raises."""
     consumer = ordered(cluster.address)
     cluster.faults[int(RequestCode.GET_ROUTEINFO_BY_TOPIC)] = [silence] * 99
     with pytest.raises(TimeoutError):
@@ -237,7 +237,7 @@ async def test_a_run_after_a_start_that_failed_says_so(cluster: FakeCluster) -> 
 
 
 async def test_a_run_beside_a_start_waits_for_it(cluster: FakeCluster) -> None:
-    """Whether it succeeds or fails."""
+    """Law: `run` during a start waits for its result."""
     consumer = ordered(cluster.address)
     starting = asyncio.create_task(consumer.start())
     await asyncio.sleep(0)
@@ -274,7 +274,7 @@ SENDS: dict[str, Callable[[TransactionProducer], Awaitable[object]]] = {
 async def test_closing_waits_for_sends_that_are_awaited(
     cluster: FakeCluster, send: Callable[[TransactionProducer], Awaitable[object]]
 ) -> None:
-    """SND-12: their callers get the outcome; without that it would be unknown."""
+    """Law: closing waits for awaited sends, so that their outcome is known (SND-12)."""
     held: list[tuple[RemotingCommand, Connection]] = []
     for code in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
         cluster.faults[code] = [lambda command, conn: held.append((command, conn))]
@@ -297,7 +297,7 @@ async def test_closing_waits_for_sends_that_are_awaited(
 async def test_a_request_whose_producer_is_closed_ends_by_an_error_not_by_a_cancellation(
     cluster: FakeCluster,
 ) -> None:
-    """Nobody has cancelled its caller; a request that waits for its reply keeps no producer open."""
+    """Law: a request whose producer is closed raises an error, not a cancellation."""
     producer = Producer("P", cluster.address)
     await producer.start()
     asking = asyncio.create_task(producer.request("T", "q", timeout=30))

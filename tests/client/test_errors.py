@@ -34,7 +34,7 @@ ERRORS = [
 def test_an_error_goes_from_process_to_process_as_it_is(
     error: OrderlyMQError, copied: object
 ) -> None:
-    """Law: a worker of a process pool that fails says why; an error that cannot be read there ends the pool."""
+    """Law: each error can be pickled, so that a worker process can report it."""
     assert callable(copied)
     found = copied(error)
 
@@ -43,7 +43,7 @@ def test_an_error_goes_from_process_to_process_as_it_is(
 
 
 def test_every_error_that_takes_other_arguments_than_its_text_is_tried() -> None:
-    """A new one must be added above."""
+    """Law: every error with its own constructor is tested here; a new one must be added above."""
     own = {
         kind
         for kind in vars(errors).values()

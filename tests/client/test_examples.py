@@ -1,4 +1,4 @@
-"""The example programs run as they stand, and the ordered quick start stays short."""
+"""The example programs run as they are, and the ordered quick start stays short."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ SERVICES = {
 }
 
 
-# How many queues each has.
+# The number of queues of each topic.
 ORDERED = {
     "orders": 2,
     "booked": 1,
@@ -42,7 +42,7 @@ def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
 
 @pytest.fixture
 def name_server(group: Group) -> Iterator[str]:
-    """Make the topics, and delete them at the end: a program counts what comes, and a second try is a first one again."""
+    """Create the topics and delete them at the end, because programs count the messages that come."""
     with AdminClient(group.name_server_address) as admin:
         for topics, ordered in ((ORDERED, True), (NORMAL, False)):
             for name, queues in topics.items():
@@ -57,12 +57,12 @@ def _environment(name_server: str, home: Path) -> dict[str, str]:
 
 
 def test_the_ordered_quick_start_has_under_30_lines() -> None:
-    """ORD-17: producer and consumer together."""
+    """Law: the ordered quick start, producer and consumer, has less than 30 lines (ORD-17)."""
     assert len((EXAMPLES / "quickstart.py").read_text().splitlines()) < 30
 
 
 def test_every_example_is_listed() -> None:
-    """The README of the examples names each file."""
+    """Law: the README of the examples names each file."""
     readme = (EXAMPLES / "README.md").read_text()
 
     assert [path.name for path in EXAMPLES.glob("*.py") if path.name not in readme] == []
@@ -91,8 +91,8 @@ def test_every_example_is_listed() -> None:
 def test_a_program_that_ends_prints_what_it_promises(
     name: str, expected: str, name_server: str, tmp_path: Path
 ) -> None:
-    """Section 40: each works on the first try."""
-    if expected == "created":  # it reads what others have sent
+    """Law: each example program works on the first try and prints what it promises."""
+    if expected == "created":  # It reads what others have sent.
         with Producer("shop", name_server) as producer:
             producer.send("orders", "created")
     ended = subprocess.run(
@@ -113,7 +113,7 @@ def test_a_program_that_ends_prints_what_it_promises(
 def test_a_service_consumes_and_ends_on_sigterm(
     name: str, name_server: str, tmp_path: Path
 ) -> None:
-    """PSH-21: alive after start, clean end."""
+    """Law: each example service runs and ends cleanly on SIGTERM (PSH-21)."""
     topic, expected = SERVICES[name]
     with subprocess.Popen(
         [sys.executable, str(EXAMPLES / name)],

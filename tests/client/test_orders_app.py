@@ -25,7 +25,7 @@ SERVE = "import asyncio, sys, history; history.PORT = int(sys.argv[1]); asyncio.
 def test_the_history_ends_with_a_signal_and_calls_nobody_dead(
     tmp_path: Path, number: signal.Signals
 ) -> None:
-    """Law: the code is 0, what was answered stands in the file, and a process that lives on has not died."""
+    """Law: a signal ends the application with code 0; its history is complete and reports no death."""
     [port] = free_ports(1)
     file = tmp_path / "events.jsonl"
     command = [sys.executable, "-c", SERVE, str(port), str(file)]
@@ -49,7 +49,7 @@ def _connected(port: int) -> socket.socket:
 
 @pytest.mark.cluster
 def test_the_producer_is_ready_once_a_message_of_its_own_was_acknowledged(tmp_path: Path) -> None:
-    """Law: who has waited for it finds an acknowledgement in the history."""
+    """Law: the producer is ready only when one of its messages was acknowledged."""
     [port] = free_ports(1)
     with (
         Group(tmp_path, replicas=1) as group,
@@ -70,7 +70,7 @@ def test_the_producer_is_ready_once_a_message_of_its_own_was_acknowledged(tmp_pa
                 while next(kinds) != "ack":
                     assert not _is_open(port)
                 assert not _is_open(port)
-                assert next(kinds) == "send"  # of the next step
+                assert next(kinds) == "send"  # Of the next step.
                 assert _is_open(port)
             finally:
                 process.kill()
@@ -78,7 +78,7 @@ def test_the_producer_is_ready_once_a_message_of_its_own_was_acknowledged(tmp_pa
 
 @pytest.mark.cluster
 def test_a_consumer_by_key_names_its_attempts(tmp_path: Path) -> None:
-    """Law: by them the oracle judges lanes; a group by key gives a consumer by queue nothing."""
+    """Law: a consumer by key records its attempts, by which the oracle judges lanes."""
     with (
         Group(tmp_path, replicas=1) as group,
         AdminClient(group.name_server_address) as admin,

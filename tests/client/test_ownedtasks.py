@@ -1,4 +1,4 @@
-"""Owned tasks: only their owner ends them in silence."""
+"""Owned tasks: any end but that by their owner is logged and reported."""
 
 import asyncio
 import gc
@@ -27,7 +27,7 @@ from tests.client.messages import QUEUE, message
 
 
 class Bare(BaseException):
-    """An exception that nobody expects."""
+    """An exception outside the usual hierarchy."""
 
 
 async def raising(error: BaseException) -> None:
@@ -38,7 +38,7 @@ async def raising(error: BaseException) -> None:
 async def test_a_caller_that_waits_learns_how_a_task_ended(
     error: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It raised, or somebody else cancelled it: logged with its name, and reported once."""
+    """Law: a task that raises, or that another one cancels, is logged with its name and reported once."""
     owned, told = OwnedTasks(), list[BaseException]()
 
     task = owned.start(raising(error), "some work", told.append)
@@ -52,7 +52,7 @@ async def test_a_caller_that_waits_learns_how_a_task_ended(
 async def test_nobody_is_notified_when_a_task_returns_or_its_owner_ends_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Those are the two ways that are meant."""
+    """Law: a task that returns, or that its owner ends, is not reported."""
     owned, told = OwnedTasks(), list[BaseException]()
 
     done = owned.start(asyncio.sleep(0), "done", told.append)
@@ -69,7 +69,7 @@ async def test_nobody_is_notified_when_a_task_returns_or_its_owner_ends_it(
 
 
 async def test_a_task_that_has_ended_is_not_kept_when_it_is_stopped() -> None:
-    """A consumer stops each pull before the next, ended or not; it once kept one task a pull."""
+    """Law: a task that has ended is not kept when it is stopped."""
     owned = OwnedTasks()
     task = owned.start(asyncio.sleep(0), "pull")
     await asyncio.wait([task])
@@ -83,7 +83,7 @@ async def test_a_task_that_has_ended_is_not_kept_when_it_is_stopped() -> None:
 
 
 async def test_what_is_kept_begins_again_however_it_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until its owner ends it, during the pause too."""
+    """Law: a kept task starts again however it ended, until its owner ends it."""
     monkeypatch.setattr(ownedtasks, "RESTART_S", 0.0)
     owned, enough = OwnedTasks(), asyncio.Event()
     ends = [ValueError("no"), asyncio.CancelledError(), Bare()]
@@ -112,7 +112,7 @@ async def test_what_is_kept_begins_again_however_it_ended(monkeypatch: pytest.Mo
 async def test_what_fails_right_before_its_owner_ends_it_does_not_begin_again(
     monkeypatch: pytest.MonkeyPatch, within_s: float | None
 ) -> None:
-    """Law: nothing outlives its owner. A loop once began again a second after its client was closed, and never ended."""
+    """Law: a task that fails right before its owner ends it does not start again."""
     monkeypatch.setattr(ownedtasks, "RESTART_S", 0.0)
     owned = OwnedTasks()
 
@@ -127,7 +127,7 @@ async def test_what_fails_right_before_its_owner_ends_it_does_not_begin_again(
 
 
 def test_every_instruction_that_awaits_an_answer_has_one_for_its_failure() -> None:
-    """Else a core would wait for ever, and keep its lock."""
+    """Law: every instruction of a core that needs an answer has one for its failure."""
     one, pull = message(5), Pull(QUEUE, 1, 0, None, None)
     deliver, letter = Deliver(QUEUE, 1, 7, (one,), 3), DeadLetter(QUEUE, 1, one, 16, 3)
 
@@ -141,7 +141,7 @@ def test_every_instruction_that_awaits_an_answer_has_one_for_its_failure() -> No
 
 
 async def test_a_shutdown_is_done_once_and_outlives_who_waits_for_it() -> None:
-    """A cancelled caller ends its own wait alone; all others get the same end, its error included."""
+    """Law: a shutdown runs once and outlives a cancelled caller; all callers get the same end and error."""
     shutdown, goes_on, ended = Shutdown(), asyncio.Event(), list[str]()
 
     async def work() -> None:
@@ -149,7 +149,7 @@ async def test_a_shutdown_is_done_once_and_outlives_who_waits_for_it() -> None:
         ended.append("once")
         raise ValueError("no")
 
-    await shutdown.wait()  # there is nothing to wait for yet
+    await shutdown.wait()  # There is nothing to wait for yet.
     shutdown.begin(work(), "end of it")
     waits = [asyncio.create_task(shutdown.wait()) for _ in range(3)]
     await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""The SDK has, or leaves out with a reason, every public method of RocketMQ's Java clients."""
+"""The SDK has every public method of RocketMQ's Java clients, or leaves it out with a reason."""
 
 import re
 
@@ -13,13 +13,13 @@ GUIDE = PAGE.parents[1] / "howto" / "python.md"
 
 
 def test_every_class_has_a_table() -> None:
-    """Those that the methods were read of, and no other."""
+    """Law: each class whose methods were read has a table, and no other."""
     assert set(OURS) == set(CLASSES) == set(java_methods())
 
 
 @pytest.mark.parametrize("name", list(CLASSES))
 def test_every_method_has_a_row_and_every_name_of_ours_exists(name: str) -> None:
-    """A method that is left out has a reason; so has one that is named differently, unless it is Python's spelling."""
+    """Law: every method has a row and every name of ours exists; a missing or differently named method has a reason."""
     found = rows(name)
 
     assert [row.method for row in found] == sorted(java_methods()[name])
@@ -31,7 +31,7 @@ def test_every_method_has_a_row_and_every_name_of_ours_exists(name: str) -> None
 
 @pytest.mark.parametrize("name", list(CLASSES))
 def test_no_rule_is_for_a_method_that_is_gone(name: str) -> None:
-    """Rules follow the jars."""
+    """Law: no rule names a method that the jars no longer have."""
     named = {method for methods, _, _ in OURS[name] for method in methods.split()}
 
     assert named <= set(java_methods()[name])
@@ -45,7 +45,7 @@ def test_the_page_shows_the_tables() -> None:
 
 
 def test_the_guide_says_of_each_kind_of_send_what_it_promises_and_what_it_is_for() -> None:
-    """PRO-13: one row for every way to send, with four answers; no way is left out."""
+    """Law: the guide has one row with four answers for every way to send (PRO-13)."""
     section = GUIDE.read_text().partition("## Which send for what")[2].partition("\n## ")[0]
     kinds = re.findall(r"^\| `(\w+)` \|([^|]+)\|([^|]+)\|([^|]+)\|$", section, re.MULTILINE)
     ways = {name for name in dir(TransactionProducer) if name.startswith("send")} | {"request"}

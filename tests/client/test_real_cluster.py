@@ -1,4 +1,4 @@
-"""The SDK and the command against real broker processes."""
+"""The SDK and the command with real broker processes."""
 
 import asyncio
 import json
@@ -41,7 +41,7 @@ def _run(group: Group, *arguments: str) -> Result:
 
 
 def test_the_life_of_a_topic_at_the_command_line(group: Group) -> None:
-    """create, list, send, show, consume, group show, message, reset, delete: the quick start."""
+    """Law: the quick start's commands work: create, list, send, show, consume, group show, message, reset, delete."""
     assert _run(group, "topic", "create", "shop", "--queues", "4", "--ordered").exit_code == 0
     listed = json.loads(_run(group, "topic", "list", "--output", "json").stdout)
     assert {"topic": "shop", "queues": 4, "ordered": True, "brokerGroups": ["g"]} in listed
@@ -86,7 +86,7 @@ def test_the_life_of_a_topic_at_the_command_line(group: Group) -> None:
 
 
 def test_what_does_not_exist_ends_with_code_3(group: Group) -> None:
-    """Topics, groups and messages that nobody has."""
+    """Law: unknown topics, groups and messages end with code 3."""
     for arguments in (
         ["topic", "show", "nowhere"],
         ["consume", "nowhere"],
@@ -100,7 +100,7 @@ def test_what_does_not_exist_ends_with_code_3(group: Group) -> None:
 async def test_concurrent_failures_come_back_and_end_as_dead_letters(
     group: Group, admin: AdminClient
 ) -> None:
-    """RTY-02, RTY-03, RTY-16: sent back, redelivered, dead-lettered, sent again from there."""
+    """Law: failed concurrent messages are returned, redelivered, become dead letters and can be sent again (RTY-02, RTY-03, RTY-16)."""
     await admin.create_topic("mail", queues=2)
     seen: list[tuple[str, int]] = []
 
@@ -142,7 +142,7 @@ async def test_concurrent_failures_come_back_and_end_as_dead_letters(
 async def test_an_ordered_poison_message_is_dead_lettered_immediately(
     group: Group, admin: AdminClient
 ) -> None:
-    """RTY-05, RTY-10: the next message follows without a delay."""
+    """Law: an ordered poison message becomes a dead letter immediately, and the next one follows (RTY-05, RTY-10)."""
     await admin.create_topic("steps", queues=1, ordered=True)
     texts: list[str] = []
 
@@ -174,7 +174,7 @@ async def test_an_ordered_poison_message_is_dead_lettered_immediately(
 
 
 async def test_pull_and_lite_pull_read_what_was_sent(group: Group, admin: AdminClient) -> None:
-    """PUL-02 to PUL-05, PUL-14: every status, seek, commit, time search."""
+    """Law: pull and lite pull read all messages, with every status, seek, commit and time search (PUL-02 to PUL-05, PUL-14)."""
     await admin.create_topic("log", queues=2)
     async with Producer("p", group.name_server_address) as producer:
         batch = [
@@ -213,7 +213,7 @@ async def test_pull_and_lite_pull_read_what_was_sent(group: Group, admin: AdminC
 
 
 async def test_order_is_kept_while_the_leader_is_killed(tmp_path: Path) -> None:
-    """ORD-08, SND-09: acknowledged order per key = delivered order, nothing lost, nothing twice."""
+    """Law: while the leader is killed, the acknowledged order per key is the delivered order; nothing is lost or doubled (ORD-08, SND-09)."""
     group = Group(tmp_path / "three")
     try:
         group.start()
@@ -249,7 +249,7 @@ MEMBER = textwrap.dedent(
 async def test_the_queues_of_a_killed_process_are_taken_over_immediately(
     group: Group, admin: AdminClient
 ) -> None:
-    """LCK-13: its death is the proof, also when it has an instance name and has just joined."""
+    """Law: the queues of a killed process are taken over immediately, also if it has an instance name and just joined (LCK-13)."""
     await admin.create_topic("jobs", queues=1, ordered=True)
     leader = group.wait_for_leader()
     await asyncio.to_thread(group.wait_for_status, leader, identified_clients=0)
@@ -295,7 +295,7 @@ async def test_the_queues_of_a_killed_process_are_taken_over_immediately(
 async def test_a_topic_of_one_queue_has_one_order_for_all_producers(
     group: Group, admin: AdminClient
 ) -> None:
-    """ORD-03: three producers side by side; a send that was acknowledged before another began comes first."""
+    """Law: in a topic of one queue, a send acknowledged before another began comes first, for all producers (ORD-03)."""
     await admin.create_topic("ledger", queues=1, ordered=True)
     moments: dict[str, tuple[float, float]] = {}
     texts: list[str] = []
@@ -336,7 +336,7 @@ async def test_a_topic_of_one_queue_has_one_order_for_all_producers(
 async def test_a_holder_begins_again_where_an_administrator_sets_its_offset(
     group: Group, admin: AdminClient
 ) -> None:
-    """The reset gives its lock another epoch: it asks for it, and commits under that what it consumes again."""
+    """Law: after a reset, the holder locks again under a new epoch and commits what it consumes again."""
     await admin.create_topic("again", queues=1, ordered=True)
     seen: list[str] = []
 

@@ -1,4 +1,4 @@
-"""Every setting against the table of names, defaults and ranges."""
+"""Every setting, compared with the table of names, defaults and ranges."""
 
 from datetime import timedelta
 
@@ -72,7 +72,7 @@ CONSUMER_DEFAULTS = {
 def test_names_and_defaults_are_those_of_the_table(
     settings: object, table: dict[str, object]
 ) -> None:
-    """CFG-C, CFG-P, CFG-S: RocketMQ's key, its default."""
+    """Law: each setting has RocketMQ's key and default (CFG-C, CFG-P, CFG-S)."""
     names = rocketmq_names(type(settings))
     found = {rocketmq: getattr(settings, own) for own, rocketmq in names.items()}
 
@@ -99,7 +99,7 @@ def test_names_and_defaults_are_those_of_the_table(
 def test_a_value_out_of_range_is_refused_with_key_and_range(
     key: str, bad: float, limits: str
 ) -> None:
-    """CFG: the text names both."""
+    """Law: a value out of range is refused with key and range (CFG)."""
     with pytest.raises(SettingError) as caught:
         ConsumerSettings(**{key: bad})  # type: ignore[arg-type]  # the point of the test
 
@@ -108,7 +108,7 @@ def test_a_value_out_of_range_is_refused_with_key_and_range(
 
 
 def test_a_time_is_seconds_or_a_timedelta() -> None:
-    """Both mean the same and have the same range; nothing else is a time."""
+    """Law: a time is seconds or a timedelta, with the same range."""
     settings = ConsumerSettings(lock_lease=timedelta(seconds=20), shutdown_timeout=0.5)
 
     assert (seconds(settings.lock_lease), seconds(settings.shutdown_timeout)) == (20.0, 0.5)
@@ -121,7 +121,7 @@ def test_a_time_is_seconds_or_a_timedelta() -> None:
 
 
 def test_other_contradictions_are_refused() -> None:
-    """Threads, leases, types, times."""
+    """Law: contradicting threads, leases, types and times are refused."""
     with pytest.raises(SettingError, match="consume_thread_min is 100"):
         ConsumerSettings(consume_thread_min=100)
     with pytest.raises(SettingError, match="at most half of lock_lease"):
@@ -136,15 +136,13 @@ def test_other_contradictions_are_refused() -> None:
 
 @pytest.mark.parametrize("wrong", ["AVG", Averagely, None, averagely])
 def test_what_is_no_strategy_is_refused(wrong: object) -> None:
-    """Law: a consumer that has started takes its share. With a name, a class or a function each of its rebalances failed, and the
-    queues that the others left to it stood still.
-    """
+    """Law: what is no strategy is refused; each rebalance would fail, and the member's queues stand still."""
     with pytest.raises(SettingError, match=r"allocate_message_queue_strategy is .* Averagely\(\)"):
         ConsumerSettings(allocate_message_queue_strategy=wrong)  # type: ignore[arg-type]  # the point
 
 
 def test_a_text_that_cannot_be_sent_is_refused_without_being_shown() -> None:
-    """Law: no heartbeat fails for it, and no secret is in an error. A path may hold any bytes."""
+    """Law: a text that cannot be encoded is refused without being shown; a path may hold any bytes."""
     for name in ("instance_name", "client_ip", "unit_name", "token", "secret_key"):
         with pytest.raises(SettingError, match=f"{name} cannot be encoded as UTF-8") as caught:
             ClientSettings(**{name: "hidden\ud800"})  # type: ignore[arg-type]  # texts all
@@ -168,18 +166,18 @@ def test_a_text_that_cannot_be_sent_is_refused_without_being_shown() -> None:
 def test_start_positions_have_short_and_rocketmq_names(
     text: str | ConsumeFrom, where: ConsumeFrom
 ) -> None:
-    """CFG-S3: the three deprecated names still parse."""
+    """Law: start positions have short names and RocketMQ's, the three deprecated ones included (CFG-S3)."""
     assert parse_consume_from(text) is where
 
 
 def test_an_unknown_start_position_names_the_known_ones() -> None:
-    """CFG-S3."""
+    """Law: an unknown start position is refused with the known ones (CFG-S3)."""
     with pytest.raises(SettingError, match="first, last or timestamp"):
         parse_consume_from("somewhere")
 
 
 def test_the_consume_timestamp_is_local_time() -> None:
-    """CFG-S4: seconds, in the zone of the process."""
+    """Law: consume_timestamp is local time in seconds (CFG-S4)."""
     assert (
         parse_consume_timestamp("20260131120001") - parse_consume_timestamp("20260131120000")
         == 1_000
@@ -190,7 +188,7 @@ def test_the_consume_timestamp_is_local_time() -> None:
 
 
 def test_the_reconsume_maximum_depends_on_the_kind_of_consumer() -> None:
-    """CFG-S18: -1 is 16 concurrent and 2147483647 ordered."""
+    """Law: -1 as the maximum of tries means 16 for concurrent and 2147483647 for ordered consumers (CFG-S18)."""
     assert ConsumerSettings().reconsume_max(ordered=True) == 2**31 - 1
     assert ConsumerSettings().reconsume_max(ordered=False) == 16
     assert ConsumerSettings(max_reconsume_times=3).reconsume_max(ordered=True) == 3

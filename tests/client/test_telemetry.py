@@ -1,4 +1,4 @@
-"""OpenTelemetry: a trace goes from the sender through the message into the listener."""
+"""OpenTelemetry: a trace goes from the sender with the message into the listener."""
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 
@@ -44,7 +44,7 @@ def named(exporter: InMemorySpanExporter, name: str) -> list[ReadableSpan]:
 async def test_a_listener_continues_the_trace_of_its_sender(
     cluster: FakeCluster, spans: InMemorySpanExporter, in_thread: bool
 ) -> None:
-    """Also in a thread; names and attributes are those of the conventions."""
+    """Law: a listener, also in a thread, continues its sender's trace; names and attributes follow the conventions."""
     inside: list[int] = []
 
     def plain(_messages: Sequence[ReceivedMessage], _context: object) -> None:
@@ -88,7 +88,7 @@ async def test_a_listener_continues_the_trace_of_its_sender(
 async def test_a_call_with_several_messages_links_to_each_sender(
     cluster: FakeCluster, spans: InMemorySpanExporter
 ) -> None:
-    """Their traces are several; the call's own has no parent."""
+    """Law: a call with several messages links to each sender's span and has no parent."""
     async with Producer("P", cluster.address) as producer:
         for number in range(2):
             await producer.send("T", f"m{number}", key="k")
@@ -113,7 +113,7 @@ async def test_a_call_with_several_messages_links_to_each_sender(
 async def test_failures_are_errors_of_their_spans(
     cluster: FakeCluster, spans: InMemorySpanExporter
 ) -> None:
-    """Of sends, awaited or not, and of listener calls."""
+    """Law: failed sends and listener calls mark their spans as errors."""
     cluster.faults[RequestCode.SEND_MESSAGE_V2] = [refuse(ResponseCode.MESSAGE_ILLEGAL)] * 2
     tries: list[int] = []
 

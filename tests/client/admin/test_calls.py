@@ -1,4 +1,4 @@
-"""Requests to all broker groups: asked at the same time, and merged by a rule."""
+"""Requests to all broker groups: sent at the same time, with the answers merged by a rule."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -31,7 +31,7 @@ NAMES = ("broker-a", "broker-b", "broker-c")
 
 
 class ThreeGroups(FakeCluster):
-    """Three broker groups at one address, which answer nothing by themselves."""
+    """Three broker groups at one address that answer nothing by themselves."""
 
     waiting: list[tuple[RemotingCommand, Connection]]
 
@@ -56,7 +56,7 @@ async def cluster() -> AsyncIterator[ThreeGroups]:
 
 
 def table(**retries: int) -> bytes:
-    """Return the groups that a broker group knows, each with its limit of tries."""
+    """Return the consumer groups that a broker group knows, each with its maximum of tries."""
     configs = {
         name: SubscriptionGroupConfig(name, retry_max_times=count)
         for name, count in retries.items()
@@ -67,7 +67,7 @@ def table(**retries: int) -> bytes:
 async def test_all_broker_groups_are_asked_at_the_same_time_and_the_first_by_name_counts(
     cluster: ThreeGroups,
 ) -> None:
-    """The slowest one alone says how long it takes, and whose answer comes last says nothing."""
+    """Law: all broker groups are asked at the same time; of different answers that of the first by name counts."""
     async with AdminClient(cluster.address) as admin:
         asking = asyncio.create_task(admin.groups())
         await until(lambda: len(cluster.waiting) == 3)
@@ -84,7 +84,7 @@ async def test_all_broker_groups_are_asked_at_the_same_time_and_the_first_by_nam
 
 
 async def test_the_first_broker_group_by_name_that_refuses_says_why(cluster: ThreeGroups) -> None:
-    """The others have been asked all the same."""
+    """Law: if several broker groups refuse, the first one's reason by name is raised; all have been asked."""
     async with AdminClient(cluster.address) as admin:
         asking = asyncio.create_task(admin.groups())
         await until(lambda: len(cluster.waiting) == 3)
@@ -110,7 +110,7 @@ async def test_the_first_broker_group_by_name_that_refuses_says_why(cluster: Thr
 async def test_an_answer_of_another_shape_is_one_error(
     asked: Callable[[AdminClient], Awaitable[object]], body: bytes
 ) -> None:
-    """Commands tell it in one sentence; any other error would end them with a traceback."""
+    """Law: an answer of an unexpected form raises one kind of error, which commands print in one sentence."""
     codes = (
         RequestCode.ORDERLYMQ_LOCK_TABLE,
         RequestCode.ORDERLYMQ_PARKED_KEYS,
@@ -134,7 +134,7 @@ async def test_an_answer_without_its_number_is_an_error_of_the_broker() -> None:
 
 
 async def test_a_broker_group_that_does_not_answer_hides_nothing_of_another() -> None:
-    """Only where no other one knows, its silence is the answer."""
+    """Law: a silent broker group does not hide another's answer; only if no other one answers, its silence is the error."""
     want = b'{"subscriptionData":{"topic":"T","subString":"*"}}'
     answers = {
         RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: want,
@@ -160,7 +160,7 @@ async def test_a_broker_group_that_does_not_answer_hides_nothing_of_another() ->
 
 
 async def test_a_broker_group_that_lacks_a_consumer_group_hides_nothing_of_another() -> None:
-    """A broker group may have joined since, or a deletion may have ended half way; where nobody knows the group, the refusal is the answer."""
+    """Law: a broker group without the consumer group does not hide another's answer; if none has it, the refusal is the answer."""
     row = QueueLanes("orders", "broker-b", 0, 5, 0, 5, 1, 0, 0, 0)
     lacks = refuse(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "did you mean billing?")
     async with running() as cluster, AdminClient(cluster.address) as admin:
@@ -187,7 +187,7 @@ async def test_a_broker_group_that_lacks_a_consumer_group_hides_nothing_of_anoth
 
 @pytest.mark.parametrize("order", [1, -1])
 async def test_a_change_asks_no_broker_group_for_what_it_lacks(order: int) -> None:
-    """A consumer group that is unknown to one broker group, or a topic that has no part there, is no reason to stop half way."""
+    """Law: a change skips broker groups that lack the topic or consumer group, instead of stopping half way."""
     lacks = refuse(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "did you mean billing?")
     topics = TopicList(("orders",)).to_json()
     wanted = Subscription(SubscriptionData(topic="orders")).to_json()
@@ -222,7 +222,7 @@ async def test_a_change_asks_no_broker_group_for_what_it_lacks(order: int) -> No
 
 
 async def test_a_reset_goes_on_where_a_broker_group_lacks_the_consumer_group() -> None:
-    """Its offsets are set like those of a group that is offline; a name that nobody knows is refused before anything changes."""
+    """Law: a reset sets offsets directly at broker groups without the consumer group; an unknown name is refused before any change."""
     lacks = refuse(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "did you mean billing?")
     async with running(topics={"orders": 1}) as cluster, AdminClient(cluster.address) as admin:
         cluster.append("orders", 0, b"x")

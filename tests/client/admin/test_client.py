@@ -1,4 +1,4 @@
-"""The administrator's answers about messages when it cannot ask every broker."""
+"""The admin client's answers about messages when it cannot ask every broker."""
 
 from dataclasses import replace
 
@@ -28,7 +28,7 @@ ROUTE = 105
 
 
 async def test_a_broker_without_a_leader_is_no_broker_without_the_message() -> None:
-    """A caller that took "none" for an answer would send the message again."""
+    """Law: if a broker group has no leader, a search raises instead of finding nothing; the caller might send the message again."""
     leaderless = TopicRouteData(
         (QueueData(BROKER, 1, 1, 6),), (BrokerData("fake", BROKER, {}),), None
     )
@@ -44,7 +44,7 @@ async def test_a_broker_without_a_leader_is_no_broker_without_the_message() -> N
 
 
 async def test_a_second_start_is_refused() -> None:
-    """It counted a second user of the connections, which the one close then left open."""
+    """Law: a second start is refused; it once left connections open after one close."""
     async with running() as cluster:
         async with AdminClient(cluster.address) as admin:
             with pytest.raises(StateError, match="already open"):
@@ -55,7 +55,7 @@ async def test_a_second_start_is_refused() -> None:
 
 
 async def test_one_broker_group_is_asked_alone() -> None:
-    """Its figures do not depend on what the others, or the name servers, can say now."""
+    """Law: with a broker group named, only that one is asked, whatever others or the name servers say."""
     async with running(topics={"T": 1}) as cluster, AdminClient(cluster.address) as admin:
         one = admin.at("broker-x", "127.0.0.1:1")
 
@@ -66,9 +66,9 @@ async def test_one_broker_group_is_asked_alone() -> None:
 
 
 async def test_a_dead_letter_goes_where_it_says_or_is_refused() -> None:
-    """A broker of RocketMQ 5 notes the topic under a name of its own; one without any, or that its topic does not know, is sent nowhere."""
+    """Law: a dead letter is sent again to the topic that it names (RocketMQ 5's property too); without a known topic it is refused."""
     (told, untold) = messages(1, 2)
-    told.body = b"x" * (5 << 20)  # as a producer with its own limit sends it deflated
+    told.body = b"x" * (5 << 20)  # As a producer with its own limit sends it, compressed.
     told.properties |= {"DLQ_ORIGIN_TOPIC": "T", "DLQ_ORIGIN_MESSAGE_ID": "0A", "color": "red"}
     origin = Message(topic="T", body=told.body, properties={"color": "red"}, unique_key="0A")
     large = ProducerSettings(max_message_size_bytes=8 << 20)
@@ -89,7 +89,7 @@ async def test_a_dead_letter_goes_where_it_says_or_is_refused() -> None:
     assert result.queue.topic == "T"
     assert (
         sent.queue == result.queue
-    )  # an offset id names an address; the broker's name is that of its route
+    )  # An offset id names an address; the broker's name is that of its route.
     assert {name: sent.properties.get(name) for name in told.properties if name != "UNIQ_KEY"} == {
         "DLQ_ORIGIN_TOPIC": None,
         "DLQ_ORIGIN_MESSAGE_ID": None,
@@ -98,7 +98,7 @@ async def test_a_dead_letter_goes_where_it_says_or_is_refused() -> None:
 
 
 async def test_a_body_that_cannot_be_inflated_is_reported_with_its_place() -> None:
-    """As pull consumers report it; a user who looks for the message knows that it is there."""
+    """Law: a message that cannot be decompressed is reported with its place, as pull consumers do."""
     async with running(topics={"T": 1}) as cluster, AdminClient(cluster.address) as admin:
         async with Producer("p", cluster.address) as producer:
             sent = await producer.send(Message(topic="T", body=b"plain"))
@@ -115,7 +115,7 @@ async def test_a_body_that_cannot_be_inflated_is_reported_with_its_place() -> No
 async def test_each_broker_group_is_reset_whether_its_members_are_online_or_not(
     online: tuple[bool, bool],
 ) -> None:
-    """Members may be connected to one alone; what is offline is set there, and nowhere else."""
+    """Law: each broker group is reset, by its online members or directly, because members may be connected to one only."""
     async with running(topics={"T": 1}) as one, running(topics={"T": 1}) as two:
         parts = dict(zip(("broker-a", "broker-b"), (one, two), strict=True))
         brokers = tuple(BrokerData("fake", name, {0: each.address}) for name, each in parts.items())
@@ -142,7 +142,7 @@ async def test_each_broker_group_is_reset_whether_its_members_are_online_or_not(
 
 @pytest.mark.parametrize("to", [-1, -(10**12), "first", ""])
 async def test_a_reset_to_no_moment_is_refused_before_anybody_is_asked(to: int | str) -> None:
-    """-1 was the end for members that were online, and the beginning for a group that was not."""
+    """Law: a reset to a negative time is refused; -1 once meant the end for online groups and the begin for others."""
     async with running(topics={"T": 1}) as cluster, AdminClient(cluster.address) as admin:
         with pytest.raises(SettingError, match="neither earliest, latest nor a time"):
             await admin.reset_offsets("g", "T", to)

@@ -1,4 +1,4 @@
-"""Groups that have had a message, and messages that wait for a time, against a real broker."""
+"""Which groups have consumed a message, and messages that wait for a time, with a real broker."""
 
 import asyncio
 import json
@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(60)]
 
 
 class Inbox:
-    """Consumes everything immediately."""
+    """A consumer that consumes everything immediately."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -49,7 +49,7 @@ async def states(admin: AdminClient, message: ReceivedMessage) -> dict[str, Trac
 
 
 async def committed(admin: AdminClient, message: ReceivedMessage, *, groups: int) -> None:
-    """Wait until so many groups have committed an offset behind the message, every few seconds."""
+    """Wait until so many groups have committed an offset behind the message; they commit every few seconds."""
     async with asyncio.timeout(20):
         while True:
             found = await states(admin, message)
@@ -61,7 +61,7 @@ async def committed(admin: AdminClient, message: ReceivedMessage, *, groups: int
 async def test_a_track_shows_for_each_group_what_it_has_done(
     group: Group, admin: AdminClient
 ) -> None:
-    """Consumed, filtered out, away: RocketMQ's states, and the offset that proves it."""
+    """Law: a track shows RocketMQ's state for each group (consumed, filtered out, not online) and the offset that proves it."""
     await admin.create_topic("parcels", queues=1)
     where = group.name_server_address
     all_of, some = Inbox(), Inbox()
@@ -107,7 +107,7 @@ async def test_a_track_shows_for_each_group_what_it_has_done(
 async def test_a_message_waits_for_its_time_and_can_be_cancelled(
     group: Group, admin: AdminClient
 ) -> None:
-    """Seconds and a time; the cancelled one and its cancellation never come."""
+    """Law: a message waits for a delay or a time; a cancelled one and its cancellation are never delivered."""
     await admin.create_topic("alarms", queues=1)
     inbox = Inbox()
     async with (
@@ -135,7 +135,7 @@ async def test_a_message_waits_for_its_time_and_can_be_cancelled(
 async def test_a_message_that_waits_is_recalled_by_the_handle_of_its_send(
     group: Group, admin: AdminClient
 ) -> None:
-    """By the SDK and by the command; again is as well; late, wrong and foreign handles say why not."""
+    """Law: a delayed message is recalled by the handle of its send; a late, wrong or foreign handle is refused with the reason."""
     await admin.create_topic("appointments", queues=1)
     inbox = Inbox()
     where = group.name_server_address
@@ -175,14 +175,14 @@ async def test_a_message_that_waits_is_recalled_by_the_handle_of_its_send(
     [{"delay": 1, "delay_level": 2}, {"delay": 1, "deliver_at": MOMENT}, {"cancels": "K"}],
 )
 def test_times_that_contradict_each_other_are_refused(asked: dict[str, object]) -> None:
-    """Before anything is sent."""
+    """Law: contradicting times are refused before anything is sent."""
     with pytest.raises(SettingError):
         Message(topic="alarms", body=b"", **asked)  # type: ignore[arg-type] # mixed on purpose
 
 
 @pytest.mark.parametrize("host", ["192.0.2.7", "2001:db8::7"])
 def test_an_offset_message_id_cancels_nothing(host: str) -> None:
-    """It is the other id of a message; unique keys are never taken for one."""
+    """Law: an offset message id is refused for a cancellation, and a unique key is never taken for one."""
     key = UniqueKeyFactory(ip_address(host).packed, 4711, 0).next(1_700_000_000_000)
     assert Message(topic="alarms", body=b"", delay=1, cancels=key).cancels == key
 

@@ -1,4 +1,4 @@
-"""A key is explained by the broker group that has it: others may hang, and what it refuses is no answer."""
+"""A key is explained by the broker group that has it; a refusal is not taken for an empty answer."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -34,7 +34,7 @@ IMPATIENT = ClientSettings(request_timeout=0.1)
 
 @dataclass
 class TwoGroups(FakeCluster):
-    """Broker group broker-a answers, broker-b takes connections and answers nothing."""
+    """Two broker groups: broker-a answers, broker-b accepts connections and answers nothing."""
 
     hanging: str = ""
     consumed: int = 5
@@ -77,7 +77,7 @@ async def groups() -> AsyncIterator[TwoGroups]:
 
 
 async def test_a_broker_group_that_hangs_delays_no_key_of_another_one(groups: TwoGroups) -> None:
-    """It is not asked; a request that a broker of RocketMQ does not know is no failure."""
+    """Law: a hanging broker group that does not have the key is not asked; a request unknown to RocketMQ is no failure."""
     async with AdminClient(groups.address) as admin, asyncio.timeout(1.0):
         told = await explain_key(admin, "orders", "b")
 
@@ -87,7 +87,7 @@ async def test_a_broker_group_that_hangs_delays_no_key_of_another_one(groups: Tw
 
 
 async def test_a_group_never_stands_behind_the_end_of_the_queue(groups: TwoGroups) -> None:
-    """It consumed what was stored after the end was asked for; less than nothing would wait."""
+    """Law: the shown end of the queue is never below a group's offset, even if it consumed meanwhile."""
     groups.consumed = 9
     async with AdminClient(groups.address) as admin:
         told = await explain_key(admin, "orders", "b")
@@ -96,7 +96,7 @@ async def test_a_group_never_stands_behind_the_end_of_the_queue(groups: TwoGroup
 
 
 async def test_the_key_of_a_broker_group_that_hangs_is_not_explained(groups: TwoGroups) -> None:
-    """With the reason."""
+    """Law: if the broker group with the key hangs, the error says so."""
     async with AdminClient(groups.address, client_settings=IMPATIENT) as admin:
         with pytest.raises(BrokerUnreachable):
             await explain_key(admin, "orders", "a")
@@ -113,7 +113,7 @@ async def test_the_key_of_a_broker_group_that_hangs_is_not_explained(groups: Two
 async def test_what_a_broker_refuses_is_not_taken_for_nobody_and_nothing(
     groups: TwoGroups, code: RequestCode
 ) -> None:
-    """Only that it does not know the request or the group."""
+    """Law: a broker's refusal is raised, unless it does not know the request or the group."""
     groups.faults[code] = [refuse(ResponseCode.SYSTEM_ERROR), refuse(26)]
     async with AdminClient(groups.address) as admin:
         with pytest.raises(BrokerError, match="refused by the test"):

@@ -1,4 +1,4 @@
-"""A consumer group is deleted at every broker group or, while its members consume at one, at none."""
+"""A consumer group is deleted at every broker group, or at none while its members consume at one."""
 
 import json
 from typing import Any
@@ -30,7 +30,7 @@ def lanes(in_hand: int) -> Fault:
 
 
 def deleting(cluster: FakeCluster, locks: Fault, table: Fault) -> None:
-    """Let the broker answer so, and delete groups."""
+    """Let the broker answer in this way, and delete groups."""
 
     def delete(command: RemotingCommand, _: Connection) -> RemotingCommand:
         return command.reply()
@@ -52,7 +52,7 @@ def deleting(cluster: FakeCluster, locks: Fault, table: Fault) -> None:
 async def test_nothing_is_deleted_while_a_member_consumes_anywhere(
     locks: Fault, table: Fault, hold: str
 ) -> None:
-    """Law: no broker group forgets offsets of a group that another one keeps."""
+    """Law: while a member consumes at one broker group, no broker group deletes the consumer group and its offsets."""
     async with running(topics={"orders": 1}) as cluster, AdminClient(cluster.address) as admin:
         deleting(cluster, locks, table)
 
@@ -69,7 +69,7 @@ async def test_nothing_is_deleted_while_a_member_consumes_anywhere(
     ids=["ours", "gone already", "RocketMQ's"],
 )
 async def test_a_group_that_nobody_consumes_goes(answers: Any) -> None:
-    """One that a broker group has deleted already goes at the others; RocketMQ's own brokers know neither request."""
+    """Law: an unused group is deleted, also where one broker group has deleted it already, and at RocketMQ's brokers."""
     async with running(topics={"orders": 1}) as cluster, AdminClient(cluster.address) as admin:
         deleting(cluster, *answers)
 

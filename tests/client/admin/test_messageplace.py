@@ -1,4 +1,4 @@
-"""A message is found wherever it lies, although other brokers do not answer."""
+"""A message is found although other brokers do not answer."""
 
 import pytest
 
@@ -11,11 +11,11 @@ from tests.client.fakecluster import BROKER, refuse, running
 
 
 async def test_a_refusal_of_one_broker_hides_no_message_of_another() -> None:
-    """The refusal is reported only when nobody had it."""
+    """Law: one broker's refusal does not hide another's message; it is raised only if none has it."""
     async with running() as one, running() as two, AdminClient(one.address) as admin:
         refusing, holder = sorted((one, two), key=lambda each: each.address)
         told = [refusing.address, holder.address]
-        holder.host, holder.port = "10.0.0.1", 10911  # as another network knows it
+        holder.host, holder.port = "10.0.0.1", 10911  # As another network knows it.
         message_id = holder.append("T", 0, b"x")
         refusal = refuse(ResponseCode.NO_PERMISSION, "no right")
         refusing.faults[RequestCode.VIEW_MESSAGE_BY_ID] = [refusal] * 2
@@ -29,7 +29,7 @@ async def test_a_refusal_of_one_broker_hides_no_message_of_another() -> None:
 
 
 async def test_a_message_is_found_by_its_id_beside_a_broker_group_that_does_not_answer() -> None:
-    """One that is not there, or a key of several messages, is not told as if all had been asked."""
+    """Law: a message is found by its id next to a silent broker group; a search that needs all of them raises."""
     async with running(topics={"T": 1}) as cluster, AdminClient(cluster.address) as admin:
         brokers = {"a": "127.0.0.1:1", BROKER: cluster.address}
         route = TopicRouteData(
@@ -52,7 +52,7 @@ async def test_a_message_is_found_by_its_id_beside_a_broker_group_that_does_not_
 async def test_an_answer_without_a_message_is_an_error_of_its_broker(
     body: bytes, says: str
 ) -> None:
-    """A program that looks for a message met a RuntimeError, or one that no caller expects."""
+    """Law: an answer without a message is a BrokerError."""
     async with running(topics={"T": 1}) as cluster, AdminClient(cluster.address) as admin:
         message_id = cluster.append("T", 0, b"x")
         cluster.faults[RequestCode.VIEW_MESSAGE_BY_ID] = [
@@ -68,7 +68,7 @@ async def test_an_answer_without_a_message_is_an_error_of_its_broker(
 
 
 async def test_as_many_messages_are_found_as_were_asked_for() -> None:
-    """The newest of all broker groups together, not of each; and none without a word where one is away."""
+    """Law: a search returns the newest messages of all broker groups together, and raises if one is away."""
     async with running(topics={"T": 1}) as cluster, AdminClient(cluster.address) as admin:
         for body in (b"old", b"new"):
             cluster.append("T", 0, body, b"UNIQ_KEY\x01order\x02KEYS\x01order\x02")

@@ -1,4 +1,4 @@
-"""The administrator's requests beside topics, groups and messages, against a real broker."""
+"""The admin client's other requests, with a real broker."""
 
 import asyncio
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(90)]
 
 
 async def test_settings_and_figures(admin: AdminClient) -> None:
-    """Of the broker and of the name servers, by RocketMQ's names; what is unknown is refused."""
+    """Law: settings and statistics of broker and name servers have RocketMQ's names; unknown ones are refused."""
     address = (await admin.brokers())["g"]
 
     assert (await admin.broker_config(address))["brokerName"] == "g"
@@ -32,7 +32,7 @@ async def test_settings_and_figures(admin: AdminClient) -> None:
 
 
 async def test_kv_configuration(admin: AdminClient) -> None:
-    """Set, read, listed, removed."""
+    """Law: key-value entries can be set, read, listed and removed."""
     await admin.put_kv("shops", "north", "open")
 
     assert await admin.get_kv("shops", "north") == "open"
@@ -43,7 +43,7 @@ async def test_kv_configuration(admin: AdminClient) -> None:
 
 
 async def test_clients_and_queues_of_a_topic(group: Group, admin: AdminClient) -> None:
-    """The client shows producers, consumers, what a consumer says of itself, and what stands in the queues."""
+    """Law: the client shows producers, consumers, a consumer's running info, and the messages in queues."""
     await admin.create_topic("parts", queues=1)
     where = group.name_server_address
     texts: list[str] = []
@@ -84,7 +84,7 @@ async def test_clients_and_queues_of_a_topic(group: Group, admin: AdminClient) -
 
     assert await admin.producers("nobody") == []
     assert "parts" in await admin.topics_of_group("users")
-    async with asyncio.timeout(30):  # the consumer has committed at its end; its broker may be busy
+    async with asyncio.timeout(30):  # The consumer commits at its end; its broker may be busy.
         while await committed(admin, "users") != {0: 1}:  # noqa: ASYNC110 - the broker's to know
             await asyncio.sleep(0.05)
     await admin.clone_offsets("users", "heirs", "parts")
@@ -100,7 +100,7 @@ async def committed(admin: AdminClient, group: str) -> dict[int, int]:
 
 
 async def test_a_broker_is_taken_out_of_writing_and_back(admin: AdminClient) -> None:
-    """The route has no queue to write to meanwhile."""
+    """Law: while a broker's write permission is removed, its route has no queue to write to."""
     await admin.create_topic("gates", queues=2)
 
     assert await admin.wipe_write_permission("g") > 0

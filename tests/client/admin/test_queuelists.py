@@ -1,4 +1,4 @@
-"""The queue list of an ordered topic changes by no administrator's mistake, and no change passes a group by that is away."""
+"""The queue list of an ordered topic is not changed by mistake, and no change skips a broker group that is away."""
 
 import asyncio
 
@@ -35,7 +35,7 @@ CHANGES = {
 
 
 async def test_another_number_of_queues_is_declared_nowhere() -> None:
-    """Producers would hash over the new list although the broker refuses it."""
+    """Law: another number of queues of an ordered topic is refused before it is declared; producers would use the new list."""
     declared = {"orders": f"{BROKER}:8"}
     async with (
         running(topics={"orders": 8}, declared=declared) as cluster,
@@ -49,7 +49,7 @@ async def test_another_number_of_queues_is_declared_nowhere() -> None:
 
 
 async def test_a_list_without_a_group_that_is_away_is_declared_nowhere() -> None:
-    """The same command again, while one of two groups is down, must not halve the list."""
+    """Law: a declaration that would omit a broker group that is away is refused; it would halve the list."""
     declared = {"orders": f"{BROKER}:4;{AWAY}:4"}
     for topics in ({"orders": 4}, {}):
         async with (
@@ -63,7 +63,7 @@ async def test_a_list_without_a_group_that_is_away_is_declared_nowhere() -> None
 
 
 async def test_a_new_ordered_topic_is_declared_before_it_is_made() -> None:
-    """Also where an earlier try ended between the two."""
+    """Law: a new ordered topic is declared before it is created, also if an earlier try ended between the two."""
     async with (
         running(declared={"orders": f"{BROKER}:4"}) as cluster,
         AdminClient(cluster.address) as admin,
@@ -76,9 +76,9 @@ async def test_a_new_ordered_topic_is_declared_before_it_is_made() -> None:
 
 
 async def test_what_the_broker_has_is_declared_when_another_administrator_was_faster() -> None:
-    """Both had declared their own number before; producers would choose from the one that no broker has."""
+    """Law: if two administrators declare different numbers, the one that the broker has is declared in the end."""
     async with running() as cluster, AdminClient(cluster.address) as admin:
-        # The other one's creations go on meanwhile.
+        # The other administrator's creations go on meanwhile.
         has = (2, 4, 4)
         cluster.faults[RequestCode.UPDATE_AND_CREATE_TOPIC] = [refuse(ResponseCode.SYSTEM_ERROR)]
         cluster.faults[RequestCode.GET_ALL_TOPIC_CONFIG] = [_configured(count) for count in has]
@@ -91,7 +91,7 @@ async def test_what_the_broker_has_is_declared_when_another_administrator_was_fa
 
 
 async def test_a_refused_topic_that_no_broker_has_keeps_its_declaration() -> None:
-    """Somebody else may be about to make it; the same command again makes it, too."""
+    """Law: if a new topic is refused, its declaration stays, so that the same command creates it later."""
     async with running() as cluster, AdminClient(cluster.address) as admin:
         cluster.faults[RequestCode.UPDATE_AND_CREATE_TOPIC] = [refuse(ResponseCode.SYSTEM_ERROR)]
         cluster.faults[RequestCode.GET_ALL_TOPIC_CONFIG] = [_configured(4, order=False)]
@@ -103,7 +103,7 @@ async def test_a_refused_topic_that_no_broker_has_keeps_its_declaration() -> Non
 
 
 async def test_what_one_group_refuses_is_made_by_the_same_command_later() -> None:
-    """Law: a topic that one group has made ordered and another one not yet keeps the list of both; a shorter one would stay for good."""
+    """Law: if one of two broker groups refuses a new topic, the list of both stays, and the same command completes it."""
 
     def both(command: RemotingCommand, _: Connection) -> RemotingCommand:
         table = {name: BrokerData("fake", name, {0: cluster.address}) for name in (BROKER, AWAY)}
@@ -127,7 +127,7 @@ async def test_what_one_group_refuses_is_made_by_the_same_command_later() -> Non
 
 
 async def test_a_list_that_was_declared_before_stays_when_a_broker_refuses_it() -> None:
-    """A broker that has its new queues in an expansion refuses the present number; the others follow first."""
+    """Law: a list declared before stays if a broker, in the middle of an expansion, refuses the number."""
     declared = {"orders": f"{BROKER}:8"}
     async with (
         running(topics={"orders": 8}, declared=declared) as cluster,
@@ -150,7 +150,7 @@ def _configured(count: int, *, order: bool = True) -> Fault:
 
 
 async def test_nothing_is_deleted_while_a_group_of_the_topic_is_away() -> None:
-    """Its part of the topic would come back with it, with old messages."""
+    """Law: an ordered topic is not deleted while one of its broker groups is away; its part would come back with old messages."""
     declared = {"orders": f"{BROKER}:4;{AWAY}:4"}
     async with (
         running(topics={"orders": 4}, declared=declared) as cluster,
@@ -163,7 +163,7 @@ async def test_nothing_is_deleted_while_a_group_of_the_topic_is_away() -> None:
 
 
 async def test_a_deletion_that_ended_too_soon_can_be_repeated() -> None:
-    """Its declaration would be the queue list of the next topic of that name, although that is not ordered."""
+    """Law: a deletion that ended too early can be repeated; else its declaration would apply to the next topic of that name."""
     declared = {"orders": f"{BROKER}:4"}
     async with running(declared=declared) as cluster, AdminClient(cluster.address) as admin:
         await admin.delete_topic("orders")
@@ -174,7 +174,7 @@ async def test_a_deletion_that_ended_too_soon_can_be_repeated() -> None:
 
 
 async def test_a_change_for_all_groups_is_made_at_all_or_at_none() -> None:
-    """A broker group that a queue list names keeps its own configuration while it is away."""
+    """Law: a change for all broker groups is made at all or at none."""
     declared = {"orders": f"{BROKER}:4;{AWAY}:4"}
     async with (
         running(topics={"orders": 4}, declared=declared) as cluster,
@@ -193,7 +193,7 @@ async def test_a_change_for_all_groups_is_made_at_all_or_at_none() -> None:
 
 
 async def test_a_route_alone_names_a_group_that_is_away() -> None:
-    """RocketMQ's tools make ordered topics without a declaration; name servers keep their route."""
+    """Law: a route alone shows that a broker group is away; RocketMQ's tools declare nothing."""
     route = TopicRouteData(
         (QueueData(BROKER, 1, 1, 6), QueueData(AWAY, 1, 1, 6)),
         (BrokerData("fake", BROKER, {}), BrokerData("fake", AWAY, {})),
@@ -209,7 +209,7 @@ async def test_a_route_alone_names_a_group_that_is_away() -> None:
 
 
 async def test_routes_are_asked_for_immediately_and_not_all_at_once() -> None:
-    """Nobody waits for hundreds of topics one after the other, and no name server gets hundreds of questions."""
+    """Law: the routes of many topics are asked for in parallel, but not all at once."""
     waiting: list[tuple[RemotingCommand, Connection]] = []
 
     def hold(command: RemotingCommand, conn: Connection) -> None:
@@ -231,7 +231,7 @@ async def test_routes_are_asked_for_immediately_and_not_all_at_once() -> None:
 
 
 async def test_a_topic_without_order_is_deleted_at_all_groups_or_at_none() -> None:
-    """Nobody says where its parts are: one may come back with a group that is away, with old messages."""
+    """Law: a topic without order is also deleted only if no broker group is away."""
     declared = {"orders": f"{BROKER}:4;{AWAY}:4"}
     async with (
         running(topics={"orders": 4, "plain": 4}, declared=declared) as cluster,
@@ -244,7 +244,7 @@ async def test_a_topic_without_order_is_deleted_at_all_groups_or_at_none() -> No
 
 
 async def test_a_field_that_no_group_has_is_changed_nowhere() -> None:
-    """A broker answers success to members that it does not know, and changes nothing."""
+    """Law: an unknown field of a group is refused; a broker would answer success and change nothing."""
     async with running() as cluster, AdminClient(cluster.address) as admin:
         with pytest.raises(SettingError, match="has no field consume_enabled"):
             await admin.set_group(SubscriptionGroupConfig("billing"), only=["consume_enabled"])

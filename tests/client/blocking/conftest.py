@@ -10,7 +10,7 @@ from tests.client.fakecluster import FakeCluster, running
 
 @pytest.fixture
 def cluster() -> Iterator[FakeCluster]:
-    """A fake cluster on a loop of its own, as it would be elsewhere."""
+    """A fake cluster on its own event loop, as it would be elsewhere."""
     thread = LoopThread("fake cluster")
     context = running(topics={"T": 2}, ordered=True)
     try:

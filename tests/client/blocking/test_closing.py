@@ -1,4 +1,4 @@
-"""The end of blocking clients and of the thread of their loop."""
+"""How blocking clients and their loop's thread end."""
 
 import asyncio
 import signal
@@ -32,7 +32,7 @@ def test_a_start_that_fails_leaves_no_thread(cluster: FakeCluster) -> None:
 
 
 def waiting_in(call: Callable[[], object]) -> tuple[threading.Thread, list[BaseException]]:
-    """Make *call* in a thread of its own; return it and what the call has raised."""
+    """Run *call* in its own thread; return the thread and the errors of the call."""
     raised: list[BaseException] = []
 
     def work() -> None:
@@ -61,7 +61,7 @@ async def nothing() -> None: ...
 
 
 def test_a_call_that_waits_when_its_client_is_closed_ends(cluster: FakeCluster) -> None:
-    """It does not wait on, and its error says why; later calls are refused."""
+    """Law: a waiting call ends with an error when its client is closed; later calls are refused."""
     lite = blocking.LitePullConsumer("L", cluster.address)
     lite.assign([MessageQueue("T", fakecluster.BROKER, 0)])
     lite.start()
@@ -81,7 +81,7 @@ def test_a_call_that_waits_when_its_client_is_closed_ends(cluster: FakeCluster) 
 
 
 def test_a_future_ends_when_its_thread_is_closed() -> None:
-    """That of `send_nowait`, for one: also when its work had not begun."""
+    """Law: a future ends when its thread is closed, even if its work had not begun."""
     thread = LoopThread()
     entered, leave = threading.Event(), threading.Event()
 
@@ -103,7 +103,7 @@ def test_a_future_ends_when_its_thread_is_closed() -> None:
 
 
 def test_calls_beside_the_close_of_their_thread_are_refused_or_end() -> None:
-    """None is lost between the end of the loop and the next call."""
+    """Law: calls during the close of their thread are refused or end; none waits for ever."""
     for _ in range(50):
         thread = LoopThread()
         begun = threading.Event()
@@ -123,7 +123,7 @@ def test_calls_beside_the_close_of_their_thread_are_refused_or_end() -> None:
 
 
 def test_what_ends_with_a_thread_begins_nothing_and_cleans_up() -> None:
-    """A client that nobody has closed sends back no message because its tasks are cancelled."""
+    """Law: when the thread ends, cancelled tasks start nothing new and clean up; a client that was not closed returns no message."""
     thread = LoopThread()
     seen: list[str] = []
 
@@ -157,7 +157,7 @@ def test_what_ends_with_a_thread_begins_nothing_and_cleans_up() -> None:
 
 
 def test_a_task_that_wants_the_program_to_end_does_not_keep_its_thread() -> None:
-    """Also when it says so because it is cancelled."""
+    """Law: a task that raises SystemExit or KeyboardInterrupt does not keep its thread, also when it is cancelled."""
     thread = LoopThread()
     interrupted = threading.Event()
 
@@ -185,7 +185,7 @@ def test_a_task_that_wants_the_program_to_end_does_not_keep_its_thread() -> None
 
 
 def test_a_close_from_the_loops_own_thread_is_refused() -> None:
-    """It would wait for itself; the thread goes on."""
+    """Law: a close from the loop's own thread is refused, because it would wait for itself."""
     thread = LoopThread()
 
     async def inside() -> None:
@@ -212,7 +212,7 @@ def test_a_second_close_does_nothing(
     cluster: FakeCluster,
     make: Callable[..., blocking.Producer],
 ) -> None:
-    """As with asyncio: also inside a `with` block, whose end closes, too."""
+    """Law: a second close does nothing, also inside a `with` block."""
     with make(cluster.address) as client:
         client.close()
         client.close()
@@ -250,9 +250,7 @@ ENDS_WITHOUT_CLOSE = """
 def test_a_message_that_comes_while_the_program_ends_spends_no_try(
     cluster: FakeCluster, kind: str
 ) -> None:
-    """Law: only a listener that was called can fail. A program that ended without `close` once made dead letters of
-    what came while its last listener ran.
-    """
+    """Law: a message that arrives while the program ends without `close` loses no try; only a called listener can fail."""
 
     def awaits(offset: int) -> bool:
         pulls = (each.ext for each in cluster.seen if each.code == RequestCode.PULL_MESSAGE)
@@ -279,7 +277,7 @@ def test_a_message_that_comes_while_the_program_ends_spends_no_try(
 
 @pytest.mark.parametrize("by", ["thread", "signal", "body"])
 def test_close_keeps_what_the_body_of_a_loop_works_on(cluster: FakeCluster, by: str) -> None:
-    """Law: one consumer at a time. Another thread waits for the body; the thread of the body ends the consumer behind it."""
+    """Law: `close` from another thread waits for the body of a loop, so that there is one consumer at a time."""
     cluster.append("T", 0, b"m0")
     cluster.append("T", 0, b"m1")
     consumer = blocking.Consumer(
@@ -314,7 +312,7 @@ def test_close_keeps_what_the_body_of_a_loop_works_on(cluster: FakeCluster, by: 
 def test_a_loop_that_is_left_gives_its_message_back_when_the_consumer_is_closed(
     cluster: FakeCluster, how: str
 ) -> None:
-    """At once: nothing waits for a body that has ended."""
+    """Law: a loop that was left gives its message back as soon as the consumer is closed."""
     cluster.append("T", 0, b"m0")
     consumer = blocking.Consumer(
         "G", cluster.address, topics="T", ordered=True, consume_from="first"
@@ -338,7 +336,7 @@ def test_a_loop_that_is_left_gives_its_message_back_when_the_consumer_is_closed(
 
 
 def test_a_listener_in_a_thread_closes_its_consumer(cluster: FakeCluster) -> None:
-    """Law: it does not wait for itself. What it has consumed is done."""
+    """Law: a listener in a thread may close its consumer without waiting for itself; its messages are done."""
     cluster.append("T", 0, b"m0")
     called = threading.Event()
 
@@ -361,7 +359,7 @@ def test_a_listener_in_a_thread_closes_its_consumer(cluster: FakeCluster) -> Non
 def test_a_body_that_closes_and_breaks_has_its_message_done_at_the_end_of_the_block(
     cluster: FakeCluster,
 ) -> None:
-    """As with asyncio. The end of the loop once waited for `shutdown_timeout`: for the end of the block around it."""
+    """Law: a body that closes and breaks has its message done at the end of the block, without waiting for `shutdown_timeout`."""
     cluster.append("T", 0, b"m0")
     began = time.monotonic()
     with blocking.Consumer(
@@ -380,7 +378,7 @@ def test_a_body_that_closes_and_breaks_has_its_message_done_at_the_end_of_the_bl
 def test_a_later_loop_gets_what_another_thread_has_left_inside_the_block(
     cluster: FakeCluster,
 ) -> None:
-    """It once waited for the end of the block."""
+    """Law: a later loop gets the message that another thread left inside the block."""
     cluster.append("T", 0, b"m0")
     left, may_end = threading.Event(), threading.Event()
     with blocking.Consumer(
@@ -391,7 +389,7 @@ def test_a_later_loop_gets_what_another_thread_has_left_inside_the_block(
             for _ in consumer:
                 break
             left.set()
-            may_end.wait()  # so that the later thread has another number
+            may_end.wait()  # So that the later thread has another number.
 
         first = threading.Thread(target=former)
         first.start()
@@ -408,7 +406,7 @@ def test_a_later_loop_gets_what_another_thread_has_left_inside_the_block(
 def test_a_loop_in_another_thread_has_its_last_message_again(
     cluster: FakeCluster, how: str
 ) -> None:
-    """No message lost: the block, which cannot see how the thread's loop was left, once took it as done."""
+    """Law: the last message of a loop in another thread comes again; the block once counted it as done."""
     cluster.append("T", 0, b"m0")
     cluster.append("T", 0, b"m1")
     with blocking.Consumer(
@@ -429,7 +427,7 @@ def test_a_loop_in_another_thread_has_its_last_message_again(
 
 
 def test_a_program_that_closes_in_a_loop_and_keeps_its_iterator_ends(cluster: FakeCluster) -> None:
-    """Python ends the iterator after the thread, which once was waited for without an end."""
+    """Law: a program that closes in a loop and keeps its iterator ends."""
     cluster.append("T", 0, b"m0")
     program = f"""
         from orderlymq import Consumer, blocking
@@ -455,7 +453,7 @@ def test_a_program_that_closes_in_a_loop_and_keeps_its_iterator_ends(cluster: Fa
 def test_a_program_that_ends_behind_close_in_a_body_or_listener_leaves_its_group(
     cluster: FakeCluster, by: str
 ) -> None:
-    """Nothing waited for the end of the consumer, and the end of the loop cut it off: its locks stood until their leases ended."""
+    """Law: a program that ends right after `close` in a body or listener leaves its group and frees its locks."""
     cluster.append("T", 0, b"m0")
 
     async def program() -> None:

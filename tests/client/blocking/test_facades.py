@@ -1,4 +1,4 @@
-"""The blocking facade: the same classes for programs without asyncio."""
+"""The blocking classes: the same as the async ones, for programs without asyncio."""
 
 import asyncio
 import inspect
@@ -42,8 +42,8 @@ from tests.client.forks import in_child
     ],
 )
 def test_every_public_method_has_its_blocking_twin(facade: type, original: type) -> None:
-    """Equally complete: what asyncio users can call, others can call too."""
-    # The calls of the instance and the brokers are no user's business.
+    """Law: every public method of the async classes has a blocking one."""
+    # The calls of the instance and the brokers are not meant for users.
     internal = {"post", "heartbeat", "on_request", "routes_changed", "rebalance_now", "core"}
     internal |= {"subscriptions", "listeners", "instance", "client_id", "take_back"}
     names = {name for name, _ in inspect.getmembers(original) if not name.startswith("_")}
@@ -52,7 +52,7 @@ def test_every_public_method_has_its_blocking_twin(facade: type, original: type)
 
 
 def test_sends_wait_for_their_result_and_raise_the_same_errors(cluster: FakeCluster) -> None:
-    """send, send_batch, send_oneway, queues."""
+    """Law: send, send_batch, send_oneway and queues wait for their result and raise the same errors."""
     with blocking.Producer("G", cluster.address) as sender:
         result = sender.send("T", "x", key="k")
         sender.send_batch([Message(topic="T", body=b"y")], key="k")
@@ -67,7 +67,7 @@ def test_sends_wait_for_their_result_and_raise_the_same_errors(cluster: FakeClus
 
 
 def test_a_child_of_the_process_that_made_it_is_asked_to_make_its_own(cluster: FakeCluster) -> None:
-    """gunicorn --preload, Celery: the loop's thread stays in the parent, and nobody would answer a call of the child."""
+    """Law: in a forked child (gunicorn --preload, Celery), a client made by the parent is refused with advice; its thread stays in the parent."""
     with blocking.Producer("G", cluster.address) as sender:
         said = [
             in_child(lambda: sender.send("T", "child", key="k")),
@@ -81,7 +81,7 @@ def test_a_child_of_the_process_that_made_it_is_asked_to_make_its_own(cluster: F
 
 
 def test_sends_of_one_thread_that_do_not_wait_keep_their_order(cluster: FakeCluster) -> None:
-    """The order of calls with one key is the order in the queue."""
+    """Law: sends without waiting keep the order of the calls with one key."""
     with blocking.Producer("G", cluster.address) as sender:
         futures = [sender.send_nowait("T", f"m{n}", key="k") for n in range(20)]
         offsets = [future.result(5).queue_offset for future in futures]
@@ -90,7 +90,7 @@ def test_sends_of_one_thread_that_do_not_wait_keep_their_order(cluster: FakeClus
 
 
 def test_a_plain_listener_consumes_in_order(cluster: FakeCluster) -> None:
-    """The facade's natural listener: a function in a worker thread."""
+    """Law: a plain function as a listener runs in a thread and consumes in order."""
     for number in range(6):
         cluster.append("T", 0, f"m{number}".encode())
     texts: list[str] = []
@@ -119,7 +119,7 @@ def test_a_plain_listener_consumes_in_order(cluster: FakeCluster) -> None:
 def test_a_listener_that_wants_the_program_to_end_interrupts_it(
     cluster: FakeCluster, error: BaseException
 ) -> None:
-    """The main thread is interrupted as by Ctrl-C; the client still works, the message comes again, and it closes."""
+    """Law: a listener that raises KeyboardInterrupt interrupts the main thread; the message comes again."""
     cluster.append("T", 0, b"m0")
     calls, interrupted, done = list[str](), threading.Event(), threading.Event()
 
@@ -151,7 +151,7 @@ def test_a_listener_that_wants_the_program_to_end_interrupts_it(
 
 
 def test_a_loop_has_the_promises_of_the_async_one(cluster: FakeCluster) -> None:
-    """Done when the next is asked for; again when the block is left by an error."""
+    """Law: a loop promises the same as the async one: done when the next is asked for, again after an error."""
     for number in range(3):
         cluster.append("T", 0, f"m{number}".encode())
     texts: list[str] = []
@@ -173,7 +173,7 @@ def test_a_loop_has_the_promises_of_the_async_one(cluster: FakeCluster) -> None:
 
 
 def test_run_ends_on_a_signal_and_raises_what_ended_the_consumer(cluster: FakeCluster) -> None:
-    """SIGTERM closes in order; the error of a background task is raised."""
+    """Law: `run` ends in order on SIGTERM and raises the error of a background task."""
 
     class Broken(Averagely):
         def assign(self, *_: object) -> list[MessageQueue]:
@@ -196,7 +196,7 @@ def test_run_ends_on_a_signal_and_raises_what_ended_the_consumer(cluster: FakeCl
 
 
 def test_pull_and_lite_pull_wait_for_messages(cluster: FakeCluster) -> None:
-    """Both consumers that a program drives itself."""
+    """Law: the pull and lite pull consumers wait for messages."""
     cluster.append("T", 0, b"m0")
     cluster.append("T", 0, b"m1")
     with blocking.PullConsumer("P", cluster.address) as reader:
@@ -224,7 +224,7 @@ def test_pull_and_lite_pull_wait_for_messages(cluster: FakeCluster) -> None:
 
 
 def test_a_call_from_the_loops_own_thread_is_refused() -> None:
-    """It would wait for itself for ever."""
+    """Law: a call from the loop's own thread is refused, because it would wait for itself."""
     thread = LoopThread()
 
     async def inside() -> None:
@@ -239,7 +239,7 @@ def test_a_call_from_the_loops_own_thread_is_refused() -> None:
 
 
 def test_properties_may_be_read_from_any_thread_at_any_time(cluster: FakeCluster) -> None:
-    """While queues come and go, by a listener on the loop, and when the consumer is closed."""
+    """Law: properties may be read from any thread, at any time."""
     found: list[object] = []
     heard, stop = threading.Event(), threading.Event()
 
@@ -254,13 +254,13 @@ def test_properties_may_be_read_from_any_thread_at_any_time(cluster: FakeCluster
         topics="T",
         consume_from="first",
         listener=listener,
-        # Nobody gives back what is churned.
+        # Nothing is given back of what is churned.
         settings=ConsumerSettings(shutdown_timeout=0),
     )
     core = member.inner.core
 
     async def churn() -> None:
-        """Assign and take away as the rebalance does, as fast as can be."""
+        """Assign and revoke queues as the rebalance does, as fast as possible."""
         number = 0
         while not stop.is_set():
             number += 1
@@ -299,7 +299,7 @@ CLIENTS: dict[str, Callable[..., blocking.Facade[Any]]] = {
 def test_clients_that_share_an_instance_share_its_loop(
     cluster: FakeCluster, make: Callable[..., blocking.Facade[Any]]
 ) -> None:
-    """On a loop of its own each call of the second took its whole time-out; what is refused leaves nothing behind."""
+    """Law: clients with one instance share its loop; another loop is refused and leaves nothing behind."""
     instance = ClientInstance(cluster.address)
     with blocking.Producer("P", instance=instance) as first:
         with pytest.raises(StateError, match="thread="), make(instance=instance):

@@ -1,4 +1,4 @@
-"""Blocking calls that an exception in the main thread interrupts: no message is lost."""
+"""Blocking calls interrupted by an exception in the main thread: no message is lost."""
 
 import asyncio
 import signal
@@ -17,12 +17,12 @@ from tests.client.fakecluster import FakeCluster
 
 
 class _Interrupted(Exception):  # noqa: N818 - says what happened
-    """The exception that the signal handler of a program raises, as Ctrl-C does."""
+    """The exception that a program's signal handler raises, as Ctrl-C does."""
 
 
 @pytest.fixture
 def thread() -> Iterator[LoopThread]:
-    """A loop, and a signal handler that raises in the middle of what the main thread does."""
+    """A loop, and a signal handler that raises in the middle of the main thread's work."""
 
     def raising(*_: object) -> None:
         raise _Interrupted
@@ -35,7 +35,7 @@ def thread() -> Iterator[LoopThread]:
 
 
 async def _interrupt(turns: int) -> None:
-    """Interrupt the main thread in so many turns of the loop, which then waits until it has acted."""
+    """Interrupt the main thread in so many turns of the loop; the loop waits until it has reacted."""
     for _ in range(turns):
         await asyncio.sleep(0)
     main = threading.main_thread().ident
@@ -45,7 +45,7 @@ async def _interrupt(turns: int) -> None:
 
 
 class _Interrupting(ConsumeHook):
-    """Interrupts the main thread a moment after a message is offered to it for the first time."""
+    """Interrupts the main thread a moment after a message is first offered to it."""
 
     def __init__(self, turns: int) -> None:
         self.turns = turns
@@ -63,7 +63,7 @@ class _Interrupting(ConsumeHook):
 def test_a_message_that_an_interrupted_loop_did_not_get_comes_again(
     cluster: FakeCluster, thread: LoopThread, turns: int
 ) -> None:
-    """Law: nothing is done that the program has not seen, also where it goes on and leaves the block without an error."""
+    """Law: a message that an interrupted loop did not return is not done, even if the block ends without an error."""
     cluster.append("T", 0, b"m")
     seen = []
     with blocking.Consumer(
@@ -87,7 +87,7 @@ def test_a_message_that_an_interrupted_loop_did_not_get_comes_again(
 def test_messages_that_an_interrupted_poll_did_not_return_are_returned_by_the_next(
     cluster: FakeCluster, thread: LoopThread, turns: int
 ) -> None:
-    """Law: nothing is committed that the program has not seen."""
+    """Law: messages that an interrupted poll did not return are returned by the next one and not committed before."""
     queue = MessageQueue("T", fakecluster.BROKER, 0)
     cluster.append("T", 0, b"m")
     lite = blocking.LitePullConsumer("L", cluster.address, consume_from="first", thread=thread)

@@ -46,7 +46,7 @@ BROKEN: list[dict[str, object]] = [*SENT, {"kind": "scanned"}]
 
 
 def test_the_help_lists_every_command() -> None:
-    """Own commands and those of other packages stand side by side."""
+    """Law: the help lists the own commands and those of other packages together."""
     result = CliRunner().invoke(cli, ["--help"])
 
     assert result.exit_code == 0
@@ -57,7 +57,7 @@ def test_the_help_lists_every_command() -> None:
 def test_an_interrupt_while_a_command_is_loaded_is_an_interrupt(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """As while it runs: code 130, without a word."""
+    """Law: an interrupt while a command is being loaded ends with 130 and no output."""
     (tmp_path / "orderlymq_slow_module.py").write_text("raise KeyboardInterrupt")
     monkeypatch.syspath_prepend(str(tmp_path))
     slow = EntryPoint("slow", "orderlymq_slow_module:run", "orderlymq.commands")
@@ -69,7 +69,7 @@ def test_an_interrupt_while_a_command_is_loaded_is_an_interrupt(
 
 
 def test_a_broken_plug_in_costs_a_warning_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other commands go on; the warning says which module."""
+    """Law: a broken plug-in causes a warning with its module; other commands work."""
     broken = EntryPoint("broken", "orderlymq_no_such_module:run", "orderlymq.commands")
     wrong = EntryPoint("wrong", "json:dumps", "orderlymq.commands")
     monkeypatch.setattr(command_line, "_plugins", lambda: {"broken": broken, "wrong": wrong})
@@ -88,7 +88,7 @@ def test_a_broken_plug_in_costs_a_warning_and_nothing_else(monkeypatch: pytest.M
 
 
 def test_a_plug_in_cannot_take_an_own_command_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`send` stays `send`."""
+    """Law: a plug-in cannot replace an own command."""
     foreign = EntryPoint("send", "orderlymq_no_such_module:run", "orderlymq.commands")
     monkeypatch.setattr(command_line, "_plugins", lambda: {"send": foreign})
 
@@ -118,7 +118,7 @@ def test_a_plug_in_cannot_take_an_own_command_over(monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_without_a_cluster_every_command_says_what_to_do(arguments: list[str]) -> None:
-    """OTH-07: exit code 4, one sentence and where to read on, no traceback; the same as JSON."""
+    """Law: without a cluster each command ends with code 4, one sentence and a link, no traceback; JSON says the same (OTH-07)."""
     text = CliRunner().invoke(cli, [*arguments, "--name-server", NOBODY])
     as_json = CliRunner().invoke(cli, [*arguments, "--name-server", NOBODY, "--output", "json"])
 
@@ -143,7 +143,7 @@ def test_without_a_cluster_every_command_says_what_to_do(arguments: list[str]) -
     ],
 )
 def test_wrong_usage_ends_with_code_2_and_the_reason(arguments: list[str], text: str) -> None:
-    """The command reports wrong usage before it asks anything."""
+    """Law: wrong usage ends with code 2 and the reason, before anything is asked."""
     if "--name-server" not in arguments:
         arguments = [*arguments, "--name-server", NOBODY]
 
@@ -168,12 +168,12 @@ def test_wrong_usage_ends_with_code_2_and_the_reason(arguments: list[str], text:
     ],
 )
 def test_errors_have_documented_exit_codes(error: Exception, code: ExitCode) -> None:
-    """The table of the package's docstring."""
+    """Law: exit codes are those of the table in the package's docstring."""
     assert exit_code(error) is code
 
 
 def test_moments_are_words_times_or_milliseconds() -> None:
-    """`--from` and `--to`."""
+    """Law: `--from` and `--to` take a word, a time or milliseconds."""
     assert parse_moment("earliest") == "earliest"
     assert parse_moment("1767225600000") == 1_767_225_600_000
     assert parse_moment("2026-01-01T00:00:00+00:00") == 1_767_225_600_000
@@ -186,13 +186,13 @@ def test_moments_are_words_times_or_milliseconds() -> None:
         *("20261327030000", "202611270300", "946684799999", f"{time.time() + 90_000:.0f}000"),
         *("1969-12-31T23:59:59.999+00:00", "9999-12-31T23:59:59", "99991231235959"),
     ],
-    ids=[  # alike in every process
+    ids=[  # The same in every process.
         *("month 13", "no seconds", "before 2000", "beyond tomorrow"),
         *("-1, which is latest", "year 9999", "year 9999 as RocketMQ's"),
     ],
 )
 def test_what_is_no_time_of_a_message_moves_no_group(text: str) -> None:
-    """Another form of a time, read as milliseconds, would skip the backlog in silence; so would another year."""
+    """Law: another form of a time is refused; read as milliseconds it would skip the backlog."""
     with pytest.raises(CommandFailed, match="is not a time from 2000"):
         parse_moment(text)
 
@@ -210,7 +210,7 @@ def test_what_is_no_time_of_a_message_moves_no_group(text: str) -> None:
     ],
 )
 def test_what_no_request_can_carry_is_wrong_usage(arguments: list[str]) -> None:
-    """One sentence, never a traceback, in both forms."""
+    """Law: arguments that no request can carry are wrong usage: one sentence, no traceback, also in JSON."""
     answer = CliRunner().invoke(cli, arguments)
     as_json = CliRunner().invoke(cli, [*arguments, "--json"])
 
@@ -234,7 +234,7 @@ def test_what_no_request_can_carry_is_wrong_usage(arguments: list[str]) -> None:
 def test_what_fails_behind_the_arguments_is_no_wrong_usage(
     work: Callable[[], object], words: str
 ) -> None:
-    """1 and a sentence in both forms: 2 would say that another command line helps."""
+    """Law: an error after the arguments were accepted ends with 1, not 2, because another command line would not help."""
 
     @click.command()
     @reporting
@@ -251,7 +251,7 @@ def test_what_fails_behind_the_arguments_is_no_wrong_usage(
 
 @pytest.mark.parametrize("more", [(), ("--json",)])
 def test_a_full_disk_is_one_sentence(more: tuple[str, ...]) -> None:
-    """It takes neither the result nor what is said of the failure."""
+    """Law: a full disk gives one sentence on stderr and the right exit code."""
     arguments = ["status", "--name-server", NOBODY, *more]
     command = [sys.executable, "-c", "from orderlymq.cli import main; main()", *arguments]
     with Path("/dev/full").open("w") as full:
@@ -265,7 +265,7 @@ def test_a_full_disk_is_one_sentence(more: tuple[str, ...]) -> None:
 
 
 def test_the_oracle_judges_a_recorded_history(tmp_path: Path) -> None:
-    """0 when the order was kept, 1 when not, 3 without the file."""
+    """Law: the oracle ends with 0 if the order was kept, 1 if not, 3 without the file."""
     base: dict[str, object] = {"process": "p", "topic": "T", "key": "k", "queue": "a:0"}
     kept = tmp_path / "kept.jsonl"
     kept.write_text(
@@ -297,7 +297,7 @@ def test_the_oracle_judges_a_recorded_history(tmp_path: Path) -> None:
 def test_a_history_that_leaves_something_open_is_not_called_kept_order(
     tmp_path: Path, events: list[dict[str, object]], left: int, said: str
 ) -> None:
-    """Its last line is what people read."""
+    """Law: a history that leaves something open ends with a line that says so, because people read the last line."""
     base: dict[str, object] = {"process": "p", "topic": "T", "key": "k", "queue": "a:0"}
     lines = (json.dumps(base | {"at": at} | event) for at, event in enumerate(events))
     (tmp_path / "history").write_text("\n".join(lines) + "\n")
@@ -318,7 +318,7 @@ def test_a_history_that_leaves_something_open_is_not_called_kept_order(
     ],
 )
 def test_a_history_without_events_is_no_kept_order(tmp_path: Path, text: str, why: str) -> None:
-    """A pipeline whose recording failed must not pass."""
+    """Law: a history without events is refused, so that a failed recording does not pass."""
     (tmp_path / "history").write_text(text)
 
     result = CliRunner().invoke(cli, ["verify", str(tmp_path / "history")])

@@ -38,7 +38,7 @@ def run(*arguments: str) -> Result:
 
 
 def test_help_and_completion_import_no_command() -> None:
-    """`--help` under 0.3 s: what costs time is not imported; each command has its line all the same."""
+    """Law: `--help` and completion import no command, so that they take less than 0.3 s."""
     program = (
         "import sys\n"
         "from click.testing import CliRunner\n"
@@ -62,7 +62,7 @@ def test_help_and_completion_import_no_command() -> None:
 
 
 def test_completion_prints_a_script_and_completes_commands() -> None:
-    """For each shell; the names come with their help."""
+    """Law: completion prints a script for each shell and completes commands with their help."""
     for shell, word in (("bash", "complete"), ("zsh", "compdef"), ("fish", "complete")):
         assert word in run("completion", shell).output
     answer = CliRunner().invoke(
@@ -78,7 +78,7 @@ def test_completion_prints_a_script_and_completes_commands() -> None:
 
 
 def test_an_unknown_command_is_answered_with_the_nearest() -> None:
-    """One sentence, exit code 2."""
+    """Law: an unknown command is answered with the nearest one and code 2."""
     answer = run("statsu")
 
     assert answer.exit_code == 2
@@ -86,7 +86,7 @@ def test_an_unknown_command_is_answered_with_the_nearest() -> None:
 
 
 def test_a_command_of_another_distribution_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One sentence that says what to install, exit code 2."""
+    """Law: a command of another package is answered with the package to install and code 2."""
     monkeypatch.setattr(table, "_plugins", dict)
 
     answer = run("console")
@@ -96,7 +96,7 @@ def test_a_command_of_another_distribution_names_it(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_help_of_subcommands_has_whole_sentences() -> None:
-    """Of each command with subcommands: none ends in an ellipsis."""
+    """Law: the help of each group of commands shows whole sentences, none cut with an ellipsis."""
     for name in ("backup", "group", "message", "pipeline", "topic"):
         answer = run(name, "--help")
 
@@ -111,7 +111,7 @@ def send_orders(count: int = 6) -> None:
 
 
 def test_names_that_do_not_exist_are_answered_with_the_nearest(orderlymq_cluster: Cluster) -> None:
-    """Topics and groups; exit code 3."""
+    """Law: an unknown topic or group is answered with the nearest name and code 3."""
     orderlymq_cluster.create_topic("orders")
     at = ["--name-server", orderlymq_cluster.name_server]
 
@@ -126,7 +126,7 @@ def test_names_that_do_not_exist_are_answered_with_the_nearest(orderlymq_cluster
 def test_tail_shows_the_last_messages_and_takes_nothing_from_consumers(
     orderlymq_cluster: Cluster,
 ) -> None:
-    """By key too; JSON by the line."""
+    """Law: `tail` shows the last messages, also by key, and takes nothing from consumers; JSON is line by line."""
     orderlymq_cluster.create_topic("orders", queues=1)
     send_orders()
     at = ["--name-server", orderlymq_cluster.name_server]
@@ -143,7 +143,7 @@ def test_tail_shows_the_last_messages_and_takes_nothing_from_consumers(
 
 
 def test_json_of_all_commands_names_a_place_alike(orderlymq_cluster: Cluster) -> None:
-    """A script that reads one command's places reads those of all; `group` is a consumer group."""
+    """Law: the JSON of all commands names places with the same fields; `group` is a consumer group."""
     orderlymq_cluster.create_topic("orders", queues=1)
     at = ["--name-server", orderlymq_cluster.name_server, "--json"]
 
@@ -175,7 +175,7 @@ def test_json_of_all_commands_names_a_place_alike(orderlymq_cluster: Cluster) ->
 
 
 def test_explain_shows_queue_holder_and_what_is_ahead(orderlymq_cluster: Cluster) -> None:
-    """While a listener holds the queue at its first message."""
+    """Law: `explain` shows queue, holder and the messages ahead, while a listener holds the queue."""
     orderlymq_cluster.create_topic("orders", queues=1)
     send_orders()
     at = ["--name-server", orderlymq_cluster.name_server]
@@ -224,7 +224,7 @@ def test_explain_shows_queue_holder_and_what_is_ahead(orderlymq_cluster: Cluster
 def test_a_group_that_took_locks_is_consumed_without_order_once_it_is_declared(
     orderlymq_cluster: Cluster,
 ) -> None:
-    """Only while no queue is locked; afterwards no tool's edit takes it back."""
+    """Law: a group that took locks may be declared concurrent only while no queue is locked; later edits by tools do not undo that."""
     orderlymq_cluster.create_topic("orders", queues=1)
     send_orders()
     at = ["--name-server", orderlymq_cluster.name_server]
@@ -245,7 +245,7 @@ def test_a_group_that_took_locks_is_consumed_without_order_once_it_is_declared(
 def test_two_administrators_who_set_one_group_together_undo_nothing(
     orderlymq_cluster: Cluster,
 ) -> None:
-    """Both have read the group before either has changed it: what one did not say stays as the other has said."""
+    """Law: two administrators who change different fields of a group at the same time do not undo each other."""
     at = ["--name-server", orderlymq_cluster.name_server]
     run("group", "set", "billing", *at)
     with AdminClient() as admin:
@@ -261,7 +261,7 @@ def test_two_administrators_who_set_one_group_together_undo_nothing(
 
 
 def test_a_group_gets_pauses_between_the_tries_of_a_message(orderlymq_cluster: Cluster) -> None:
-    """Times as everywhere at the command; where they have no effect that is said, and one that is none is refused."""
+    """Law: a group's pauses between tries are set with time units; without effect a note is printed, and a wrong one is refused."""
     at = ["--name-server", orderlymq_cluster.name_server]
     key = run("group", "set", "billing", "--concurrency", "key", "--retry-pause", "250ms", *at)
     most = run("group", "set", "billing", "--retry-pause-max", "10m", *at)
@@ -275,7 +275,7 @@ def test_a_group_gets_pauses_between_the_tries_of_a_message(orderlymq_cluster: C
 
 
 def test_explain_shows_the_lane_of_a_key(orderlymq_cluster: Cluster) -> None:
-    """Of a group by key: who has the lane in hand, which others are idle, and what nobody has looked at."""
+    """Law: for a group by key, `explain` shows the lane: who has it in hand, whether it is idle, or not looked at yet."""
     orderlymq_cluster.create_topic("orders", queues=1)
     send_orders()
     at = ["--name-server", orderlymq_cluster.name_server]
@@ -302,7 +302,7 @@ def test_explain_shows_the_lane_of_a_key(orderlymq_cluster: Cluster) -> None:
 def test_a_lane_is_released_at_its_offset_however_its_broker_names_it(
     orderlymq_cluster: Cluster,
 ) -> None:
-    """A very long key is named by its beginning, and of many lanes without a key some are not named; another offset is left alone."""
+    """Law: a lane is released at its offset, also if its key is shown shortened or empty; another offset is refused."""
     orderlymq_cluster.create_topic("orders", queues=2)
     at = ["--topic", "orders", "--name-server", orderlymq_cluster.name_server]
     key = "k" * 2_000
@@ -329,7 +329,7 @@ def test_a_lane_is_released_at_its_offset_however_its_broker_names_it(
 def test_explain_says_nothing_of_lanes_that_go_by_another_property(
     orderlymq_cluster: Cluster,
 ) -> None:
-    """A message of the key is parked under the value of that property: the key is neither idle nor consumed."""
+    """Law: if lanes go by another property, `explain` says nothing about the key's lane."""
     orderlymq_cluster.create_topic("orders", queues=1)
     at = ["--name-server", orderlymq_cluster.name_server]
     group = SubscriptionGroupConfig("billing", concurrency="Key", lane_key_property="order")
@@ -351,7 +351,7 @@ def test_explain_says_nothing_of_lanes_that_go_by_another_property(
     ("text", "ok"), [("250ms", True), ("5", True), ("1h", True), ("5x", False)]
 )
 def test_times_are_read_with_their_unit(text: str, ok: bool) -> None:
-    """Wrong ones are refused before anything is asked."""
+    """Law: times need a unit; wrong ones are refused before anything is asked."""
     answer = run("send", "T", "x", "--timeout", text, "--name-server", "127.0.0.1:1")
 
     assert (answer.exit_code == 2) is not ok

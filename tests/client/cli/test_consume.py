@@ -1,4 +1,4 @@
-"""`orderlymq consume` that can get nothing: it says so and does not look like a topic without messages."""
+"""`orderlymq consume` when it can get nothing: it says so instead of looking like an empty topic."""
 
 import asyncio
 import sys
@@ -13,7 +13,7 @@ from tests.client.fakecluster import FakeCluster, refuse, reset, running
 
 
 async def consume(cluster: FakeCluster, *arguments: str) -> tuple[int | None, str, str]:
-    """Run the command, which takes signals, and return its code and what it printed."""
+    """Run the command, which handles signals; return its code and output."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "orderlymq", "consume", "T", *arguments),
         *("--name-server", cluster.address),
@@ -43,7 +43,7 @@ async def consume(cluster: FakeCluster, *arguments: str) -> tuple[int | None, st
 async def test_a_refusal_ends_it_immediately_with_the_brokers_words(
     code: ResponseCode, words: str, request_code: RequestCode, arguments: list[str]
 ) -> None:
-    """Exit code 1, long before the time that it was given; a missing right has the code of any error too."""
+    """Law: a refusal ends it immediately with the broker's words and code 1."""
     began = time.monotonic()
     async with running(topics={"T": 1}) as cluster:
         cluster.faults[request_code] = [refuse(code, words)] * 1_000
@@ -60,7 +60,7 @@ async def test_a_refusal_ends_it_immediately_with_the_brokers_words(
 async def test_a_text_that_the_output_cannot_encode_is_shown_by_its_number(
     monkeypatch: pytest.MonkeyPatch, kind: list[str]
 ) -> None:
-    """Law: what was printed is committed, and nothing else. Such a text once counted as a failure of the listener."""
+    """Law: a text that the output cannot encode is printed as a number, and its message is committed."""
     monkeypatch.setenv("PYTHONIOENCODING", "latin-1")
     async with running(topics={"T": 1}, ordered=True) as cluster:
         cluster.append("T", 0, "10 \N{EURO SIGN}".encode())
@@ -74,7 +74,7 @@ async def test_a_text_that_the_output_cannot_encode_is_shown_by_its_number(
 
 
 async def test_a_lost_broker_is_a_warning_and_no_end() -> None:
-    """The command prints messages that come when it is back, and warns of it once."""
+    """Law: a lost broker causes one warning; messages that come later are printed."""
     async with running(topics={"T": 1}) as cluster:
         cluster.append("T", 0, b"late")
 

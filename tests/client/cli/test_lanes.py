@@ -20,7 +20,7 @@ def _limited(broker_group: str, queue_id: int, why: str) -> QueueLanes:
 
 
 def test_a_lane_takes_one_line_whatever_its_key_and_its_reason_say() -> None:
-    """Both come from clients; a line break in them would pass for the line of another lane."""
+    """Law: a lane takes one line, because a line break in its key or reason could look like another lane."""
     lane = replace(_lane("a\nb", "held", 5), reason="ValueError: no\n  other (offset 1")
     table = LaneTable("Key", (QueueLanes("orders", "broker-a", 0, 20, 12, 9, 0, 0, 0, 1),), (lane,))
 
@@ -31,7 +31,7 @@ def test_a_lane_takes_one_line_whatever_its_key_and_its_reason_say() -> None:
 
 
 def test_a_listener_that_does_not_return_is_named() -> None:
-    """Its lane is in hand for long, as others are in no trouble; those that failed come first."""
+    """Law: a lane long in hand is named, behind those that failed."""
     lanes = (_lane("slow", "inHand", 60), _lane("quick", "inHand", 59), _lane("bad", "parked", 5))
     table = LaneTable("Key", (QueueLanes("orders", "broker-a", 0, 20, 12, 9, 2, 0, 1, 0),), lanes)
 
@@ -43,7 +43,7 @@ def test_a_listener_that_does_not_return_is_named() -> None:
 
 
 def test_queues_without_new_lanes_share_a_line_for_each_reason() -> None:
-    """Thousands may be limited; only some of them are named, and all are counted."""
+    """Law: queues without new lanes share a line per reason; some are named, all are counted."""
     rows = [_limited("broker-a", each, "full") for each in range(12)]
     rows += [
         _limited("broker-b", 7, "full"),

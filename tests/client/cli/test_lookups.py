@@ -38,7 +38,7 @@ FOLLOWER = refuse(ResponseCode.SYSTEM_ERROR, "this replica does not lead group g
 )
 @pytest.mark.parametrize("is_own", [True, False])
 async def test_only_what_is_not_there_is_not_found(fault: Fault, code: int, is_own: bool) -> None:
-    """A person who reads "there is none" looks no further."""
+    """Law: code 3 means that the message does not exist; if a broker could not be asked, the code is another."""
     async with running(topics={"T": 1}) as cluster:
         cluster.faults[RequestCode.VIEW_MESSAGE_BY_ID] = [fault] * 3
         message_id = encode_offset_message_id("127.0.0.1", cluster.port if is_own else 1, 7)
@@ -50,7 +50,7 @@ async def test_only_what_is_not_there_is_not_found(fault: Fault, code: int, is_o
 
 
 async def test_a_key_that_no_message_carries_is_not_found() -> None:
-    """In both forms."""
+    """Law: a key without messages ends with code 3, as text and JSON."""
     find = ("message", "find", "--topic", "T", "--key", "k")
     async with running(topics={"T": 1}) as cluster:
         cluster.faults[RequestCode.QUERY_MESSAGE] = [refuse(ResponseCode.QUERY_NOT_FOUND)] * 2
@@ -62,7 +62,7 @@ async def test_a_key_that_no_message_carries_is_not_found() -> None:
 
 
 async def test_what_is_no_id_is_not_found() -> None:
-    """The text says where else to look."""
+    """Law: a text that is no message id ends with 3 and says where else to look."""
     async with running() as cluster:
         result = await run(cluster, "message", "show", "no-id")
 
@@ -74,7 +74,7 @@ async def test_what_is_no_id_is_not_found() -> None:
     ("fault", "code"), [(reset, 4), (refuse(ResponseCode.NO_PERMISSION, "no right"), 1)]
 )
 async def test_a_part_of_a_life_is_not_shown_as_the_whole(fault: Fault, code: int) -> None:
-    """The topic is named that could not be asked; a topic that does not exist is none of them."""
+    """Law: if a topic could not be asked, `trace` names it instead of showing a part as the whole."""
     async with running(topics={"T": 1}) as cluster:
         cluster.faults[RequestCode.QUERY_TOPIC_CONSUME_BY_WHO] = [nobody] * 2
         cluster.faults[RequestCode.QUERY_MESSAGE] = [fault]
@@ -88,7 +88,7 @@ async def test_a_part_of_a_life_is_not_shown_as_the_whole(fault: Fault, code: in
 
 
 async def test_a_life_names_the_group_that_could_not_be_asked() -> None:
-    """The rest is shown."""
+    """Law: `trace` shows what it found and names the broker group that could not be asked."""
     declared = {"T": f"{BROKER}:1;broker-b:1"}
     async with running(topics={"T": 1}, declared=declared) as cluster:
         cluster.append("T", 0, b"x", b"UNIQ_KEY\x01ID\x02")
@@ -106,7 +106,7 @@ async def test_a_life_names_the_group_that_could_not_be_asked() -> None:
 
 
 async def test_a_message_that_cannot_be_read_is_shown_as_it_is_stored_and_not_sent_again() -> None:
-    """Law: it is found by its key beside the others; its body is hex with the reason, and no new message's."""
+    """Law: a message that cannot be decompressed is shown as hex with the reason, and cannot be sent again."""
     async with running(topics={"T": 1}) as cluster:
         named = properties.encode_properties({"KEYS": "k"})
         message_id = cluster.append("T", 0, b"no zlib", named, sys_flag=COMPRESSED)
@@ -129,7 +129,7 @@ async def test_a_message_that_cannot_be_read_is_shown_as_it_is_stored_and_not_se
 
 
 async def test_a_message_that_is_no_dead_letter_is_not_sent_again_without_a_topic() -> None:
-    """Exit code 2, and one sentence that names the message and the option."""
+    """Law: resending a message that is no dead letter needs --topic; else code 2 with one sentence."""
     async with running(topics={"T": 1}) as cluster:
         message_id = cluster.append("T", 0, b"plain")
 
@@ -145,7 +145,7 @@ async def test_a_message_that_is_no_dead_letter_is_not_sent_again_without_a_topi
 
 @pytest.mark.parametrize("words", [("topic", "show", "T"), ("topic", "list"), ("send", "T", "x")])
 async def test_the_address_of_a_broker_is_no_name_server(words: tuple[str, ...]) -> None:
-    """The code that a broker answers says nothing to who wrote its port."""
+    """Law: if the address is a broker's, the error says that it is no name server."""
     unknown = refuse(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
     async with running(topics={"T": 1}) as cluster:
         for code in (RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_BROKER_CLUSTER_INFO):

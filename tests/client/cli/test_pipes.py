@@ -1,4 +1,4 @@
-"""The commands end when nobody reads their output any more, as with `| head`."""
+"""Commands end when nobody reads their output any more, as with `| head`."""
 
 import asyncio
 import os
@@ -9,15 +9,15 @@ import pytest
 from orderlymq_protocol.codes import RequestCode
 from tests.client.fakecluster import FakeCluster, running
 
-# A whole Python process begins and ends in each test.
+# Each test starts and ends a whole Python process.
 PATIENCE_S = 50
-# What is left in a buffer is written at the end of the process, where no command can report it.
+# Buffered output is written at the end of the process, where no command can report an error.
 BUFFERED = {**os.environ, "PYTHONUNBUFFERED": ""}
 pytestmark = pytest.mark.timeout(PATIENCE_S + 30)
 
 
 async def into_a_closed_pipe(cluster: FakeCluster, *arguments: str) -> tuple[int | None, str]:
-    """Return exit code and standard error of a command whose output has no reader."""
+    """Return exit code and stderr of a command whose output has no reader."""
     reading, writing = os.pipe()
     os.close(reading)
     try:
@@ -35,7 +35,7 @@ async def into_a_closed_pipe(cluster: FakeCluster, *arguments: str) -> tuple[int
 
 @pytest.mark.parametrize("how", [[], ["--ordered"]])
 async def test_what_nobody_could_read_is_neither_consumed_nor_failed(how: list[str]) -> None:
-    """The messages are for the next consumer of the group; the command ends."""
+    """Law: messages that could not be printed are neither committed nor failed; the command ends."""
     async with running(topics={"T": 1}) as cluster:
         for number in range(3):
             cluster.append("T", 0, b"%d" % number)
@@ -59,7 +59,7 @@ async def test_what_nobody_could_read_is_neither_consumed_nor_failed(how: list[s
     ],
 )
 async def test_a_command_without_a_reader_ends_with_a_code(arguments: list[str]) -> None:
-    """No traceback, no endless work."""
+    """Law: a command without a reader ends with a code, no traceback and no endless work."""
     async with running(topics={"T": 1}) as cluster:
         cluster.append("T", 0, b"one")
 

@@ -1,4 +1,4 @@
-"""The texts of messages and clients reach a terminal as text, and never as a command to it."""
+"""Texts of messages and clients reach the terminal as text and never control it."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ SHOWN = "a\\x1b]0;x\\x07\\x9b2J\\x7fb"
 
 
 def evil() -> ReceivedMessage:
-    """Return a message whose key and body speak to the terminal."""
+    """Return a message whose key and body contain terminal control sequences."""
     found = message(0)
     found.body = EVIL.encode()
     found.properties[SHARDING_KEY] = EVIL
@@ -27,7 +27,7 @@ def evil() -> ReceivedMessage:
 
 
 def test_a_time_out_of_range_is_a_number() -> None:
-    """Clients set the time of birth: one wrong message must not hide the others."""
+    """Law: a time out of range is shown as a number, so that one wrong message does not hide others."""
     assert iso(2**63 - 1) == str(2**63 - 1)
     assert iso(0) is None
     assert (iso(1_767_225_600_000) or "").startswith("202")
@@ -42,7 +42,7 @@ def test_a_time_out_of_range_is_a_number() -> None:
 
 
 def test_control_characters_are_shown_and_not_sent(capsys: pytest.CaptureFixture[str]) -> None:
-    """In cells, in lines, in messages; a line of a body stays one."""
+    """Law: control characters are escaped in cells, lines and messages."""
     print_table("", ["NAME"], [[EVIL], ["two\nlines"]])
     say(f"{EVIL}\n\tnext")
     print_message(evil(), as_json=False)
@@ -55,7 +55,7 @@ def test_control_characters_are_shown_and_not_sent(capsys: pytest.CaptureFixture
 
 
 def test_json_stays_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    """Programs get what was sent, and a terminal characters that it shows."""
+    """Law: JSON contains the original text, escaped so that a terminal shows it."""
     print_message(evil(), as_json=True)
 
     out = capsys.readouterr().out
@@ -65,7 +65,7 @@ def test_json_stays_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_every_text_of_a_command_goes_through_one_place() -> None:
-    """`session` has it; warnings about plug-ins and the shell's script hold nothing from a cluster."""
+    """Law: all output of commands goes through `session`, except warnings about plug-ins and completion scripts."""
     folder = Path(session.__file__).parent
     past = [
         path.name

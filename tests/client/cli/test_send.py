@@ -1,4 +1,4 @@
-"""`orderlymq send` reports a message that it has sent, or not."""
+"""What `orderlymq send` prints about its message."""
 
 import asyncio
 
@@ -17,7 +17,7 @@ async def send(cluster: FakeCluster, topic: str, *arguments: str) -> Result:
 
 
 async def test_a_send_prints_the_message_id_that_cancel_wants() -> None:
-    """And the other id under its own name, which cancel refuses with a sentence."""
+    """Law: a send prints the message id, which cancel needs, and the offset message id, which cancel refuses."""
     async with running(topics={"alarms": 1}) as cluster:
         sent = await send(cluster, "alarms")
         (stored,) = cluster.logs["alarms", 0]
@@ -35,7 +35,7 @@ async def test_a_send_prints_the_message_id_that_cancel_wants() -> None:
     [(["--delay", "1h"], "waits until 2"), (["--delay-level", "3"], "waits by delay level 3")],
 )
 async def test_a_message_that_waits_has_no_offset_in_its_topic(how: list[str], words: str) -> None:
-    """That of the timers' queue would be taken for it."""
+    """Law: a delayed message has no offset in its topic; that of the timers' queue is not shown."""
     async with running(topics={"alarms": 1}) as cluster:
         sent = await send(cluster, "alarms", *how)
 
@@ -45,7 +45,7 @@ async def test_a_message_that_waits_has_no_offset_in_its_topic(how: list[str], w
 
 
 async def test_a_send_asks_what_its_producer_asks_alone() -> None:
-    """One connection and one look at the route: a right to send is enough."""
+    """Law: a send needs one connection, one route and only the right to send."""
     async with running(topics={"orders": 1}) as cluster:
         sent = await send(cluster, "orders")
 
@@ -54,7 +54,7 @@ async def test_a_send_asks_what_its_producer_asks_alone() -> None:
 
 
 async def test_a_send_that_makes_a_topic_says_so() -> None:
-    """It is not ordered, which nobody who misspelt a name has wanted."""
+    """Law: a send that creates a topic says so, with the nearest name, because the new topic is not ordered."""
     async with running(topics={"orders": 1, "TBW102": 4}) as cluster:
         made = await send(cluster, "order")
         again = await send(cluster, "order")
@@ -68,7 +68,7 @@ async def test_a_send_that_makes_a_topic_says_so() -> None:
 
 
 async def test_a_key_beside_a_queue_is_refused() -> None:
-    """The queue once won without a word, so messages of one key had no order."""
+    """Law: --key together with --queue is refused; the queue once won silently."""
     async with running(topics={"alarms": 2}) as cluster:
         refused = await send(cluster, "alarms", "--key", "k", "--queue", "1")
 
@@ -77,7 +77,7 @@ async def test_a_key_beside_a_queue_is_refused() -> None:
 
 
 async def test_a_row_of_sends_that_ends_midway_says_how_many_are_stored() -> None:
-    """Who repeats the whole command would store them twice."""
+    """Law: several sends that end midway say how many are stored, so that the command is not simply repeated."""
     refuses = refuse(ResponseCode.MESSAGE_ILLEGAL, "the topic is too long")
     async with running(topics={"orders": 1}) as cluster:
         cluster.faults[RequestCode.SEND_MESSAGE_V2] = [cluster.serve, cluster.serve, refuses]

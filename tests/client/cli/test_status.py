@@ -1,4 +1,4 @@
-"""`orderlymq status` reports a broker group that no name server has any more."""
+"""`orderlymq status` reports a broker group that no name server knows any more."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ from tests.client.fakecluster import BROKER, refuse, running
 
 
 async def test_a_group_that_is_gone_is_not_healthy() -> None:
-    """Queue lists name it; its keys wait."""
+    """Law: a broker group that queue lists name but no name server knows makes the cluster unhealthy."""
     led = {"leader": 1, "role": "leader", "term": 1}
     for declared, code, leaders in (
         ({"orders": f"{BROKER}:4"}, 0, {BROKER: 1}),
@@ -38,7 +38,7 @@ async def test_a_group_that_is_gone_is_not_healthy() -> None:
 
 
 async def test_a_group_that_does_not_answer_is_reported_with_its_reason() -> None:
-    """On standard error: who has no right looks for no leader."""
+    """Law: a broker group that does not answer is reported on stderr with its reason."""
     async with running(topics={"orders": 4}) as cluster:
         denied = refuse(ResponseCode.SYSTEM_ERROR, "No accessKey is configured")
         cluster.faults[RequestCode.ORDERLYMQ_GROUP_STATUS] = [denied]
@@ -51,7 +51,7 @@ async def test_a_group_that_does_not_answer_is_reported_with_its_reason() -> Non
 
 
 async def test_rates_stand_in_a_table_of_their_own() -> None:
-    """Under headings that somebody can read, on one line each."""
+    """Law: rates have their own table with readable headings, one line per broker group."""
     told = {"leader": 1, "rates": {"entriesPerSecond": 12.5, "framesOutPerSecond": 0.0}}
     async with running(topics={"orders": 4}) as cluster:
         cluster.faults[RequestCode.ORDERLYMQ_GROUP_STATUS] = [
@@ -68,7 +68,7 @@ async def test_rates_stand_in_a_table_of_their_own() -> None:
 
 
 async def test_queues_that_stand_still_end_the_status() -> None:
-    """With the command that shows them."""
+    """Law: the status ends with the blocked queues and the command that shows them."""
     rows = [{"group": "ship", "topic": "orders", "queue": queue} for queue in (1, 2)]
     told = {"leader": 1, "watch": {"blocked": [*rows, {**rows[0], "group": "bill"}]}}
     async with running(topics={"orders": 4}) as cluster:

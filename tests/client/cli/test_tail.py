@@ -1,4 +1,4 @@
-"""`orderlymq tail` waits for a leader when a queue cannot be read, and for nothing else."""
+"""`orderlymq tail` waits for a leader if a queue cannot be read, and for nothing else."""
 
 import asyncio
 
@@ -20,7 +20,7 @@ async def run(cluster: FakeCluster, *arguments: str) -> Result:
 
 
 async def test_a_broker_that_does_not_answer_is_one_sentence() -> None:
-    """Exit code 4, as with every other command."""
+    """Law: a broker that does not answer ends it with code 4 and one sentence."""
     route = TopicRouteData(
         (QueueData(BROKER, 2, 2, 6),), (BrokerData("fake", BROKER, {0: "127.0.0.1:1"}),), None
     )
@@ -37,7 +37,7 @@ async def test_a_broker_that_does_not_answer_is_one_sentence() -> None:
 
 
 async def test_a_topic_that_is_deleted_and_a_right_that_is_taken_end_it() -> None:
-    """Nobody would see that nothing comes any more."""
+    """Law: a deleted topic and a lost right end it."""
     for code, end in ((ResponseCode.TOPIC_NOT_EXIST, 3), (ResponseCode.NO_PERMISSION, 1)):
         async with running(topics={"T": 1}) as cluster:
             cluster.faults[RequestCode.PULL_MESSAGE] = [refuse(code, "taken away")] * 100
@@ -49,7 +49,7 @@ async def test_a_topic_that_is_deleted_and_a_right_that_is_taken_end_it() -> Non
 
 
 async def test_a_lost_leader_is_reported_once_and_waited_for() -> None:
-    """The command prints messages that came meanwhile when there is one again; here the topic is deleted after it."""
+    """Law: a lost leader is reported once, and messages that come later are printed."""
     follower = refuse(ResponseCode.SYSTEM_ERROR, "this replica does not lead group g")
     deleted = refuse(ResponseCode.TOPIC_NOT_EXIST, "deleted")
     async with running(topics={"T": 1}) as cluster:
@@ -78,7 +78,7 @@ async def test_a_body_that_cannot_be_inflated_is_reported_and_left_out() -> None
 
 
 async def test_a_number_of_lines_counts_what_matches() -> None:
-    """By key or by tag: however far back the last N are; nothing of another key takes a place."""
+    """Law: the last N lines are those that match key or tag, however far back they are."""
     async with running(topics={"T": 1}) as cluster:
         for number in range(2_500):
             mine = number % 500 == 0
@@ -97,7 +97,7 @@ async def test_a_number_of_lines_counts_what_matches() -> None:
 
 
 async def test_a_search_backwards_ends_and_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A key without messages costs a bounded reading."""
+    """Law: a backward search is bounded and says where it ended."""
     monkeypatch.setattr(tail, "READ_MAX", 100)
     async with running(topics={"T": 1}) as cluster:
         for number in range(250):

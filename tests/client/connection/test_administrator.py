@@ -1,4 +1,4 @@
-"""Administrators sign with an account that they find where the cluster runs, and never in place of one that was set."""
+"""Administrators sign with an account found where the cluster runs, but never in place of one that was set."""
 
 import asyncio
 import json
@@ -16,13 +16,13 @@ from orderlymq_protocol.names import OPERATOR_ACCOUNT
 from orderlymq_runtime.security.clustersecret import make_cluster_secret
 from tests.runtime.certificates import make_authority, make_certificate
 
-# As the settings file of a name server says it.
+# As in the settings file of a name server.
 LISTEN = {"host": "127.0.0.1", "port": 1}
 
 
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The data directory of a cluster that runs."""
+    """The data directory of a running cluster."""
     monkeypatch.setenv("ORDERLYMQ_DATA_DIR", str(tmp_path))
     monkeypatch.delenv("ORDERLYMQ_CLUSTER_SECRET_FILE", raising=False)
     (tmp_path / "operator.secret").write_text("of the operator\n")
@@ -32,7 +32,7 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_directory_of_a_cluster_that_runs_gives_both(directory: Path) -> None:
-    """A cluster that is stopped gives nothing."""
+    """Law: a running cluster's directory gives operator account and cluster secret; a stopped one gives nothing."""
     assert operator_credentials() == Credentials(OPERATOR_ACCOUNT, "of the operator")
     assert len(cluster_secret()) >= 32
 
@@ -45,7 +45,7 @@ def test_the_directory_of_a_cluster_that_runs_gives_both(directory: Path) -> Non
 def test_a_file_of_the_environment_comes_first(
     directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On Kubernetes it is the only one; one that holds no secret is an error that names it."""
+    """Law: a file named in the environment comes first; without a valid secret it is an error that names it."""
     other = tmp_path / "other"
     other.write_text("o" * 40)
     monkeypatch.setenv("ORDERLYMQ_CLUSTER_SECRET_FILE", str(other))
@@ -57,7 +57,7 @@ def test_a_file_of_the_environment_comes_first(
 
 
 def test_only_administrators_look_there(directory: Path) -> None:
-    """A producer does not sign as the operator, and an account that was set stays."""
+    """Law: only administrators look there; a producer does not sign as the operator, and a set account stays."""
     own = ClientSettings(access_key="writer", secret_key="of the writer")
 
     assert ClientInstance("127.0.0.1:1").credentials == Credentials()
@@ -69,7 +69,7 @@ def test_only_administrators_look_there(directory: Path) -> None:
 def test_the_directory_says_how_to_reach_its_cluster(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By TLS where plain calls are refused, by nobody but administrators, and only to these addresses."""
+    """Law: the directory tells administrators to use TLS for its own addresses where plain calls are refused."""
     files = make_certificate(make_authority(directory / "tls"), "server")
     tls = {
         "mode": "enforcing",
@@ -107,7 +107,7 @@ def test_the_directory_says_how_to_reach_its_cluster(
     ],
 )
 async def test_a_loss_that_looks_like_tls_says_so(use_tls: bool, words: str) -> None:
-    """One side speaks TLS and the other does not: each hangs up at the first bytes."""
+    """Law: if one side speaks TLS and the other does not, the error says so."""
 
     async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)

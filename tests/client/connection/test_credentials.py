@@ -1,4 +1,4 @@
-"""The sources of credentials."""
+"""Where credentials come from."""
 
 import ssl
 from pathlib import Path
@@ -20,7 +20,7 @@ from tests.runtime.certificates import make_authority
 def test_settings_come_before_the_environment_and_that_before_a_file(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The first that names a key gives everything: keys and secrets are never mixed."""
+    """Law: settings come before the environment, and that before a file; key and secret are never mixed."""
     file = tmp_path / "credentials"
     file.write_text("# of the shop\naccess_key = from-file\nsecret_key = a=b \n\ntoken=t\n")
 
@@ -35,13 +35,13 @@ def test_settings_come_before_the_environment_and_that_before_a_file(
 
 
 def test_secrets_are_never_shown() -> None:
-    """A log line may hold any object."""
+    """Law: no text form of an object contains a secret, because a log line may print it."""
     assert "hidden" not in repr(Credentials("key", "hidden", "hidden"))
     assert "hidden" not in repr(ClientSettings(access_key="k", secret_key="hidden", token="hidden"))
 
 
 def test_what_cannot_be_used_is_an_error_that_shows_no_secret(tmp_path: Path) -> None:
-    """The place is named, the line is not."""
+    """Law: unusable credentials raise an error that names the place and not the line."""
     file = tmp_path / "credentials"
     file.write_text("access_key = a\nhidden\n")
 
@@ -57,7 +57,7 @@ def test_what_cannot_be_used_is_an_error_that_shows_no_secret(tmp_path: Path) ->
 def test_a_ca_can_be_trusted_whatever_the_address_that_is_called(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By setting and by environment; unless it is said the certificate must be good for the address."""
+    """Law: a CA can be set by settings and environment; unless told otherwise, the certificate must match the host."""
     ca = str(make_authority(tmp_path))
     monkeypatch.setenv("ORDERLYMQ_TLS", "true")
     monkeypatch.setenv("ORDERLYMQ_TLS_CA", ca)
@@ -84,7 +84,7 @@ def test_a_ca_can_be_trusted_whatever_the_address_that_is_called(
 def test_a_variable_of_tls_means_what_it_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str, means: bool | None
 ) -> None:
-    """An empty one counts as not set: no TLS, and hosts are verified."""
+    """Law: an empty TLS variable counts as not set; true and false mean what they say."""
     monkeypatch.setenv("ORDERLYMQ_TLS_CA", str(make_authority(tmp_path)))
     monkeypatch.setenv("ORDERLYMQ_TLS", word)
     assert (find_tls(ClientSettings()) is not None, tls_is_set()) == (
@@ -104,7 +104,7 @@ def test_a_variable_of_tls_means_what_it_says(
 def test_another_word_in_a_variable_of_tls_is_refused(
     monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
-    """A guess could send without TLS, or to a host that nobody verified."""
+    """Law: another word in a TLS variable is refused, because a guess could send without TLS."""
     monkeypatch.setenv("ORDERLYMQ_TLS", "true")
     monkeypatch.setenv(variable, "enabled")
 

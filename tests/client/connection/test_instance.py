@@ -1,4 +1,4 @@
-"""The client of the cluster: hooks around everything that it says, and who it is after a fork."""
+"""The client instance: hooks for all requests, users one after the other, forks and event loops."""
 
 import asyncio
 import os
@@ -36,7 +36,7 @@ async def cluster() -> AsyncIterator[FakeCluster]:
 
 
 async def test_an_rpc_hook_sees_every_request_and_every_answer(cluster: FakeCluster) -> None:
-    """TRC-04, CFG-C11, PSH-01: with a strategy, a producer and a consumer on one client; what it adds is sent."""
+    """Law: an RPC hook sees every request and answer, and fields that it adds are sent (TRC-04, CFG-C11, PSH-01)."""
     fill(cluster, 1)
     asked: list[int] = []
     answered: list[tuple[int, int]] = []
@@ -74,9 +74,7 @@ async def test_an_rpc_hook_sees_every_request_and_every_answer(cluster: FakeClus
 
 
 async def test_an_instance_serves_users_one_after_the_other(cluster: FakeCluster) -> None:
-    """Law: who shares connections need not know of the others. When no user was left for a moment, it never called anybody again: no
-    name server answered, whatever was up.
-    """
+    """Law: an instance serves users one after the other; it once stayed unusable after a moment without users."""
     instance = ClientInstance(cluster.address)
     for text in ("first", "second"):
         async with Producer("P", instance=instance) as producer:
@@ -93,7 +91,7 @@ async def test_an_instance_serves_users_one_after_the_other(cluster: FakeCluster
 
 
 async def test_who_begins_while_the_last_user_ends_is_served(cluster: FakeCluster) -> None:
-    """Its connections are not closed with those of the one before."""
+    """Law: a user that starts while the last one ends keeps its connections."""
     instance = ClientInstance(cluster.address)
     admin, producer = AdminClient(instance=instance), Producer("P", instance=instance)
     await admin.start()
@@ -114,14 +112,14 @@ async def test_who_begins_while_the_last_user_ends_is_served(cluster: FakeCluste
 
 
 async def names(consumer: Consumer, producer: Producer) -> str:
-    """Return the ids of clients that are started here, and the key of the next message."""
+    """Return the client ids made here, and the key of the next message."""
     async with consumer, producer:
         result = await producer.send("T", "x", key="k")
         return f"{consumer.client_id} {producer.client_id} {result.message_id}"
 
 
 def test_a_client_may_be_named_by_its_host() -> None:
-    """The name in its id is for people; its messages have keys all the same."""
+    """Law: a client's id may contain a host name; its messages still have valid keys."""
     client = ClientInstance("127.0.0.1:9876", ClientSettings(client_ip="web-1"))
 
     assert client.client_id.startswith("web-1@")
@@ -131,7 +129,7 @@ def test_a_client_may_be_named_by_its_host() -> None:
 async def test_children_are_clients_of_their_own_with_keys_of_their_own(
     cluster: FakeCluster,
 ) -> None:
-    """One id would share one lock, so that two consume one queue; one key would make the second message a repeat."""
+    """Law: a forked child has its own client id and message keys; shared ones would share a lock or look like repeats."""
     inbox = Inbox()
     consumer = Consumer("G", cluster.address, topics="T", ordered=True, listener=inbox.ordered)
     producer = Producer("P", cluster.address)
@@ -147,7 +145,7 @@ async def test_children_are_clients_of_their_own_with_keys_of_their_own(
 
 
 async def test_a_client_that_runs_already_is_refused_in_a_child(cluster: FakeCluster) -> None:
-    """Its connections are the parent's: two processes would write into one stream."""
+    """Law: a client started by the parent is refused in a child, because its connections are the parent's."""
     instance = ClientInstance(cluster.address)
     await instance.start()
     await instance.route("T")
@@ -166,7 +164,7 @@ async def test_a_client_that_runs_already_is_refused_in_a_child(cluster: FakeClu
 async def test_who_waits_for_a_route_of_a_client_that_closes_gets_an_error(
     cluster: FakeCluster,
 ) -> None:
-    """One question is shared; the end of the client cancels nobody who waits, only a caller's own end does."""
+    """Law: a caller that waits for a route gets an error when the client closes; only its own cancellation cancels it."""
     cluster.faults[RequestCode.GET_ROUTEINFO_BY_TOPIC] = [silence]
     instance = ClientInstance(cluster.address)
     await instance.start()
@@ -185,7 +183,7 @@ async def test_who_waits_for_a_route_of_a_client_that_closes_gets_an_error(
 
 
 async def test_what_is_only_looked_at_is_not_asked_for_later() -> None:
-    """Law: an administrator costs name servers nothing while it asks nothing; who sends or consumes has fresh routes."""
+    """Law: a topic that was only looked at is not refreshed; one that is sent to or consumed is."""
     settings = ClientSettings(poll_name_server_interval=0.02)
     async with (
         running(topics={"looked": 1, "used": 1, "U": 1}) as cluster,
@@ -209,7 +207,7 @@ async def test_what_is_only_looked_at_is_not_asked_for_later() -> None:
 async def test_a_topic_that_was_deleted_is_asked_for_a_while_and_reported_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Everyone who ever sent to it asked, and warned, every 30 s for ever. A name server that has restarted is asked until it knows."""
+    """Law: a deleted topic is asked for and reported for a while only; after a name server's restart it is asked for until known."""
     async with running(topics={"T": 1, "U": 1}) as cluster:
         instance = ClientInstance(cluster.address, ClientSettings(poll_name_server_interval=0.02))
         await instance.start()
@@ -238,7 +236,7 @@ async def test_a_topic_that_was_deleted_is_asked_for_a_while_and_reported_once(
 
 
 async def test_without_name_servers_a_route_is_what_it_was() -> None:
-    """Law: a topic that was looked at before can be found again while its brokers answer."""
+    """Law: without name servers a known route stays usable for look-ups."""
     async with running(topics={"T": 1}) as cluster, AdminClient(cluster.address) as admin:
         route = await admin.route("T")
         cluster.faults[RequestCode.GET_ROUTEINFO_BY_TOPIC] = [reset] * 2
@@ -253,7 +251,7 @@ async def test_without_name_servers_a_route_is_what_it_was() -> None:
 async def test_an_address_that_failed_is_asked_for_again(
     refused: bool, administrator: bool
 ) -> None:
-    """Law: a reader of a queue finds its broker where name servers say it is now, though nobody asked for the route."""
+    """Law: after a failed call, the broker's address is asked for again, even if nobody asked for its route."""
     queue = MessageQueue("T", BROKER, 0)
     async with running(topics={"T": 1}) as cluster, running() as former:
         instance = ClientInstance(cluster.address, administrator=administrator)
@@ -276,7 +274,7 @@ async def test_an_address_that_failed_is_asked_for_again(
 async def test_name_servers_that_hang_hold_nobody_up_whose_broker_is_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Law: a lost connection costs no lease. Each lost one once stopped pulls, locks and commits for 3 s per name server."""
+    """Law: hanging name servers do not delay calls to a broker whose address is known."""
     monkeypatch.setattr("orderlymq.connection.instance._NAME_SERVER_TIMEOUT_S", 600.0)
     queue = MessageQueue("T", BROKER, 0)
     async with running(topics={"T": 1}) as cluster:
@@ -301,7 +299,7 @@ async def test_name_servers_that_hang_hold_nobody_up_whose_broker_is_known(
 
 
 async def test_the_route_of_a_queue_that_is_pulled_is_kept_fresh() -> None:
-    """Law: who pulls queues that it was given learns where their brokers go as long as it lives."""
+    """Law: the route of a pulled queue is refreshed as long as the consumer lives."""
     settings = ClientSettings(poll_name_server_interval=0.02)
     async with (
         running(topics={"T": 1}) as cluster,
@@ -328,7 +326,7 @@ _FOREIGN: list[Callable[[Producer, ClientInstance], Awaitable[object]]] = [
 async def test_a_call_from_another_event_loop_is_refused_immediately(
     cluster: FakeCluster, call: Callable[[Producer, ClientInstance], Awaitable[object]]
 ) -> None:
-    """A fixture of a session, `asyncio.run` per call: its answer would come to the loop of the client."""
+    """Law: a call from another event loop is refused immediately, because its answer would come to the client's loop."""
     instance = ClientInstance(cluster.address)
 
     async def use(producer: Producer) -> object:
@@ -336,7 +334,8 @@ async def test_a_call_from_another_event_loop_is_refused_immediately(
 
     async with Producer("P", instance=instance) as producer:
         await producer.send("T", "first", key="k")
-        await until(lambda: RequestCode.HEART_BEAT in cluster.codes())  # the one that greets
+        # The one that sends the heartbeat.
+        await until(lambda: RequestCode.HEART_BEAT in cluster.codes())
         asked = len(cluster.seen)
         with pytest.raises(StateError, match="runs on another event loop"):
             await asyncio.to_thread(lambda: asyncio.run(use(producer)))

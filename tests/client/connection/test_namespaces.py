@@ -1,4 +1,4 @@
-"""Names inside namespaces, as NamespaceUtil of RocketMQ's clients makes them."""
+"""Names within namespaces, as NamespaceUtil of RocketMQ's clients makes them."""
 
 import asyncio
 
@@ -39,7 +39,7 @@ from tests.waiting import until
     ],
 )
 def test_names_are_wrapped_as_java_wraps_them(namespace: str, name: str, whole: str) -> None:
-    """Once, behind the prefix of a retry or dead-letter topic; never a name of the system."""
+    """Law: a name is prefixed once, behind the prefix of a retry or dead-letter topic, and never a system name."""
     assert with_namespace(namespace, name) == whole
 
 
@@ -48,7 +48,7 @@ NAMES = st.from_regex(r"(%RETRY%|%DLQ%)?[a-z]{1,8}", fullmatch=True)
 
 @given(st.from_regex(r"[A-Za-z]{1,8}", fullmatch=True), NAMES)
 def test_what_was_wrapped_is_unwrapped(namespace: str, name: str) -> None:
-    """By its own namespace or by any; another one leaves it alone."""
+    """Law: a prefixed name loses its own or any namespace, but not another one."""
     whole = with_namespace(namespace, name)
 
     assert with_namespace(namespace, whole) == whole
@@ -64,7 +64,7 @@ WHOLE = {"shop%T": 2, "T": 2}
 
 
 def names_said(cluster: FakeCluster) -> set[str]:
-    """Return every topic and group that brokers and name servers received."""
+    """Return all topics and groups that brokers and name servers received."""
     fields = ("topic", "b", "a", "consumerGroup", "group", "originTopic", "producerGroup")
     said = {each.ext[name] for each in cluster.seen for name in fields if name in each.ext}
     for beat in cluster.heartbeats:
@@ -79,7 +79,7 @@ def names_said(cluster: FakeCluster) -> set[str]:
 
 
 async def test_producer_and_ordered_consumer_of_a_namespace_say_whole_names_only() -> None:
-    """As Java's clients with setNamespace; what is received has the bare topic, its queue the whole name."""
+    """Law: producer and ordered consumer send full names only, as Java's clients do; received messages have the bare topic."""
     inbox = Inbox()
     async with running(topics=dict(WHOLE), ordered=True) as cluster:
         consumer = Consumer(
@@ -109,7 +109,7 @@ async def test_producer_and_ordered_consumer_of_a_namespace_say_whole_names_only
 
 
 async def test_a_retry_inside_a_namespace_comes_back_under_its_bare_topic() -> None:
-    """Handed back by request, and by a copy when the broker will not: brokers hear whole names."""
+    """Law: a retry within a namespace comes back under its bare topic, returned by request or as a copy."""
     inbox = Inbox()
     inbox.answers = [ValueError("first"), ValueError("second")]
     async with running(topics=dict(WHOLE)) as cluster:
@@ -134,7 +134,7 @@ async def test_a_retry_inside_a_namespace_comes_back_under_its_bare_topic() -> N
 
 
 async def test_pull_consumers_of_a_namespace_take_bare_and_whole_names() -> None:
-    """Queues that were fetched carry whole names; one that is made by hand may be bare."""
+    """Law: pull consumers accept queues with bare and full names."""
     async with running(topics=dict(WHOLE)) as cluster:
         cluster.append("shop%T", 0, b"x")
         async with PullConsumer("G", cluster.address, client_settings=SHOP) as reader:
@@ -156,9 +156,7 @@ async def test_pull_consumers_of_a_namespace_take_bare_and_whole_names() -> None
 
 
 async def test_a_queue_that_is_made_by_hand_is_the_same_whatever_is_asked_about_it() -> None:
-    """Law: a bare topic is that of the namespace. Only a pull took it so: offsets were asked of the topic T of somebody else, and
-    committed there.
-    """
+    """Law: a queue made by hand with a bare topic means the namespace's topic in all calls, also for offsets."""
     by_hand = MessageQueue("T", BROKER, 0)
     async with running(topics=dict(WHOLE)) as cluster:
         for topic, count in (("T", 3), ("shop%T", 5)):
@@ -192,7 +190,7 @@ async def test_a_queue_that_is_made_by_hand_is_the_same_whatever_is_asked_about_
 
 
 async def test_without_a_namespace_names_that_look_wrapped_stay_as_they_are() -> None:
-    """A percent sign is an allowed character of a topic."""
+    """Law: without a namespace, a name with a percent sign stays as it is."""
     async with (
         running(topics=dict(WHOLE)) as cluster,
         Producer("P", cluster.address) as producer,

@@ -23,7 +23,7 @@ def _data(*brokers: tuple[str, int, int], order: str | None = None) -> TopicRout
 
 
 def test_queues_stand_in_javas_order_whatever_the_name_server_sent() -> None:
-    """SEL-01: broker name, then queue id."""
+    """Law: queues are sorted by broker name, then queue id, as in Java (SEL-01)."""
     route = topic_route("T", _data(("b", 1, 6), ("a", 2, 6)))
 
     assert route.publish == (
@@ -34,7 +34,7 @@ def test_queues_stand_in_javas_order_whatever_the_name_server_sent() -> None:
 
 
 def test_the_declared_list_counts_even_when_a_broker_is_gone() -> None:
-    """SEL-05, ORD-08, NSR-08: `hash % n` does not move on failure."""
+    """Law: the declared list counts even if a broker group is gone, so that `hash % n` does not change (SEL-05, ORD-08, NSR-08)."""
     whole = topic_route("T", _data(("a", 2, 6), ("b", 2, 6), order="a:2;b:2"))
     less = topic_route("T", _data(("a", 2, 6), order="a:2;b:2"))
 
@@ -43,14 +43,14 @@ def test_the_declared_list_counts_even_when_a_broker_is_gone() -> None:
 
 
 def test_a_broker_without_a_leader_keeps_its_queues() -> None:
-    """SEL-05: Java drops them and moves keys."""
+    """Law: a broker group without a leader keeps its queues; Java drops them and moves keys (SEL-05)."""
     data = TopicRouteData((QueueData("a", 2, 2, 6),), (BrokerData("C", "a", {1: "a:2"}),))
 
     assert len(topic_route("T", data).publish) == 2
 
 
 def test_permissions_are_kept() -> None:
-    """4 reads, 2 writes."""
+    """Law: permission 4 allows reads, 2 writes."""
     route = topic_route("T", _data(("a", 1, 4), ("b", 1, 2)))
 
     assert [queue.broker_name for queue in route.publish] == ["b"]
@@ -58,7 +58,7 @@ def test_permissions_are_kept() -> None:
 
 
 def test_a_declaration_is_read_and_a_broken_one_ignored() -> None:
-    """Wire 4.8."""
+    """Law: a declaration is parsed, and a broken part is ignored (wire 4.8)."""
     assert parse_order_conf("broker-a:4;broker-b:8") == {"broker-a": 4, "broker-b": 8}
     assert parse_order_conf("nonsense") is None
     assert parse_order_conf(f"broker-a:{'0' * 5_000}4;broker-b: 8 ") == {
@@ -70,14 +70,14 @@ def test_a_declaration_is_read_and_a_broken_one_ignored() -> None:
 
 
 def test_a_topic_to_be_created_gets_at_most_the_wanted_queues() -> None:
-    """PRO-08: min(4, the template's 8)."""
+    """Law: a topic to be created gets at most the wanted number of queues: min(4, the template's 8) (PRO-08)."""
     template = topic_route("TBW102", _data(("a", 8, 7)))
 
     assert template_route("T", template, 4) == topic_route("T", _data(("a", 4, 6)))
 
 
 def test_routes_show_whether_something_changed_and_where_leaders_are() -> None:
-    """CLI-06."""
+    """Law: an update says whether the route changed, and routes give the leaders' addresses (CLI-06)."""
     routes = Routes()
 
     first = routes.update("T", _data(("a", 2, 6)))
@@ -98,7 +98,7 @@ def test_routes_show_whether_something_changed_and_where_leaders_are() -> None:
 
 
 def test_a_removed_group_of_brokers_is_greeted_no_more() -> None:
-    """Its last address stays: a message that came from it may still go back to it."""
+    """Law: a removed broker group gets no heartbeats, but its last address stays for returned messages."""
     routes = Routes()
     routes.update("T", _data(("a", 2, 6), ("b", 2, 6)))
 
@@ -109,7 +109,7 @@ def test_a_removed_group_of_brokers_is_greeted_no_more() -> None:
 
 
 def test_a_group_that_is_away_is_greeted_while_a_topic_declares_it() -> None:
-    """A name server that has restarted names only groups with a leader; the declaration names all."""
+    """Law: a broker group that is away gets heartbeats while a topic declares it."""
     routes = Routes()
     routes.update("T", _data(("a", 2, 6), ("b", 2, 6), order="a:2;b:2"))
 
@@ -120,7 +120,7 @@ def test_a_group_that_is_away_is_greeted_while_a_topic_declares_it() -> None:
 
 
 def test_a_group_is_greeted_until_the_last_of_its_topics_is_forgotten() -> None:
-    """The senders of a forgotten topic still find its leader."""
+    """Law: a broker group gets heartbeats until its last topic is forgotten; senders still find its leader."""
     routes = Routes()
     routes.update("T", _data(("a", 2, 6)))
     routes.update("U", _data(("a", 2, 6), ("b", 1, 6)))
@@ -144,7 +144,7 @@ def test_a_group_is_greeted_until_the_last_of_its_topics_is_forgotten() -> None:
 def test_who_is_greeted_is_who_present_routes_name(
     changes: list[tuple[str, set[str] | None]],
 ) -> None:
-    """Whatever routes came, changed and went: the dumb twin looks at all that are there."""
+    """Law: heartbeats go to the addresses in present routes; a slow twin looks at all routes."""
     routes, present = Routes(), dict[str, set[str]]()
 
     for topic, brokers in changes:

@@ -1,4 +1,4 @@
-"""Signatures against the vectors of RocketMQ's ACL hook."""
+"""Signatures, compared with the vectors of RocketMQ's ACL hook."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ def _sign(ext: dict[str, str], body: bytes, access_key: str = "RocketMQ") -> dic
 
 
 def test_the_known_vectors() -> None:
-    """Wire 4.10: values in the order of their names, then the body; HMAC-SHA1."""
+    """Law: a signature is HMAC-SHA1 over the values in the order of their names, then the body (wire 4.10)."""
     route = _sign({"topic": "TopicTest"}, b"BODY")
     captured = _sign({"topic": "TACL"}, b"", "rocketmq2")
     send = _sign(
@@ -40,14 +40,14 @@ def test_the_known_vectors() -> None:
 
 
 def test_a_token_alone_is_sent_unsigned() -> None:
-    """ACL-01: `token=`."""
+    """Law: a token alone is sent without a signature (ACL-01)."""
     ext = signed({"a": "1"}, b"", access_key="", secret_key="", token="secret")
 
     assert ext == {"a": "1", "SecurityToken": "secret"}
 
 
 def test_version_2_is_made_first_and_covered_by_rocketmqs() -> None:
-    """A server that strips our fields, or changes one, breaks RocketMQ's signature, too; signing again replaces both."""
+    """Law: our signature (version 2) is computed first and covered by RocketMQ's, so that it cannot be stripped."""
     signer = RequestSigner("ann", "secret of ann", "token", is_encrypted=True)
     command = request(17, {"topic": "T"}, b"body")
 
@@ -65,7 +65,7 @@ def test_version_2_is_made_first_and_covered_by_rocketmqs() -> None:
 
 
 async def test_a_mark_that_a_refusal_names_is_signed_for() -> None:
-    """A request that is refused with a mark goes once more; a leader's mark counts for its address alone."""
+    """Law: a request refused with a server mark is signed for it and sent again; the mark counts for that address only."""
     signer = RequestSigner("ann", "secret of ann")
     seen: list[tuple[str, str]] = []
 
@@ -83,7 +83,7 @@ async def test_a_mark_that_a_refusal_names_is_signed_for() -> None:
 
 
 async def test_a_request_that_is_signed_again_has_what_is_left_of_its_time() -> None:
-    """It had its whole time once more; without any left the refusal is the answer."""
+    """Law: a request signed again has only the rest of its time-out."""
     times: list[float] = []
 
     async def refuse(address: str, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
@@ -101,7 +101,7 @@ async def test_a_request_that_is_signed_again_has_what_is_left_of_its_time() -> 
 
 
 async def test_who_has_no_key_sends_once() -> None:
-    """Nothing is signed, so nothing can be signed again."""
+    """Law: without a key a request is sent once."""
     sent: list[str] = []
 
     async def refuse(address: str, command: RemotingCommand, timeout_s: float) -> RemotingCommand:

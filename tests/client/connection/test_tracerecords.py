@@ -24,14 +24,14 @@ DONE = ConsumeEnded("R2", "M1", 5, True, "k1 k2", "SUCCESS", 2_105, "cg")
 
 
 def test_what_is_written_is_read_back() -> None:
-    """All kinds in one body."""
+    """Law: all kinds of traces are read as they were written."""
     traces: list[Published | ConsumeBegan | ConsumeEnded] = [SENT, BEGAN, FAILED, AGAIN, DONE]
 
     assert parse_traces(encode_traces(traces)) == traces
 
 
 def test_captured_traces_of_java_clients_are_read() -> None:
-    """Every record of every captured body is understood."""
+    """Law: every record in captured traces of Java clients is read."""
     bodies = []
     for frame in frames():
         if frame.is_request and frame.code == 310:
@@ -47,7 +47,7 @@ def test_captured_traces_of_java_clients_are_read() -> None:
 
 
 def test_older_and_newer_forms_are_read() -> None:
-    """4.4 wrote less, CLOUD leaves the end out, 5.x adds fields and kinds."""
+    """Law: older and newer forms of traces are read (4.4, CLOUD, 5.x)."""
     old = b"Pub\x011\x01r\x01g\x01t\x01M\x01\x01\x01h\x016\x014\x010\x01true\x02"
     new = b"Pub\x011\x01r\x01g\x01t\x01M\x01\x01\x01h\x016\x014\x013\x01O\x01false\x01more\x02"
     cloud = b"SubAfter\x01R\x01M\x015\x01true\x01k\x014\x02"
@@ -62,14 +62,14 @@ def test_older_and_newer_forms_are_read() -> None:
 
 
 def test_garbage_is_passed_over() -> None:
-    """One bad record does not hide the others."""
+    """Law: a bad record is skipped and does not hide others."""
     body = b"Recall\x011\x02Pub\x01x\x02\x02Pub\x01\x02\xff\x02" + encode_traces([SENT])
 
     assert parse_traces(body) == [SENT]
 
 
 def test_the_life_of_a_message_is_in_the_order_of_time() -> None:
-    """An end stands behind its own beginning, also when the client did not write its time."""
+    """Law: a message's life is in order of time; an end comes after its own begin, even without a time."""
     without_time = ConsumeEnded("R1", "M1", 30, False, "k1 k2", "EXCEPTION")
     other = ConsumeBegan(1_050, "DefaultRegion", "cg", "R9", "M2")
     mixed: list[Trace] = [DONE, without_time, other, AGAIN, SENT, BEGAN, SENT]
@@ -79,7 +79,7 @@ def test_the_life_of_a_message_is_in_the_order_of_time() -> None:
 
 
 def test_numbers_that_no_client_writes_are_malformed() -> None:
-    """JSON of a command has no longer ones; a place before the first is not the last of a list."""
+    """Law: impossible numbers make a record invalid."""
     huge = f"SubBefore\x01{10**30}\x01r\x01g\x01R\x01M\x010\x02"
     kind = "Pub\x011\x01r\x01g\x01t\x01M\x01\x01\x01h\x016\x014\x01-1\x01O\x01true\x02"
     outcome = "SubAfter\x01R\x01M\x015\x01true\x01k\x01-1\x02"

@@ -1,4 +1,4 @@
-"""A trouble that lasts is logged once, every half minute, and when it ends."""
+"""A lasting trouble is logged once, then every half minute, and when it ends."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from orderlymq.errors import BrokerError, BrokerUnreachable
 def test_a_lost_broker_is_logged_once_then_every_half_minute_and_when_it_is_back(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """However many queues pull and lock; another broker has lines of its own."""
+    """Law: a lost broker is logged once, every half minute, and when it is back, however many queues are affected."""
     now = [100.0]
     troubles = Troubles(lambda: now[0])
     for _ in range(60 * 7):
@@ -33,7 +33,7 @@ def test_a_lost_broker_is_logged_once_then_every_half_minute_and_when_it_is_back
 def test_a_queue_that_another_client_has_is_no_lost_broker(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Its code is also that of a replica that does not lead; the words are not."""
+    """Law: a queue held by another client is logged as refused, not as a lost broker."""
     refused = BrokerError(1, "queue 0 of topic T in the ordered group G is not locked")
     Troubles(lambda: 0.0).failed("broker-a", "pulls of T", refused)
 
@@ -51,7 +51,7 @@ def test_a_queue_that_another_client_has_is_no_lost_broker(
 def test_a_refusal_is_no_loss_and_is_handed_on(
     code: int, words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is said once for each thing that is refused; what may pass is not handed on."""
+    """Law: a final refusal is logged once per thing and passed on; one that may pass is not."""
     found: list[BrokerError] = []
     troubles = Troubles(lambda: 0.0)
     troubles.on_refused = found.append

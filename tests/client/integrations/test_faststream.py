@@ -1,4 +1,4 @@
-"""FastStream by its own test kit, without a cluster and with one: order, acknowledgement, answers by key."""
+"""FastStream with its own test kit, without and with a cluster: order, acknowledgement, answers by key."""
 
 import asyncio
 import json
@@ -68,7 +68,7 @@ async def started(broker: OrderlyMQBroker) -> AsyncIterator[OrderlyMQBroker]:
 
 
 async def test_the_test_broker_calls_handlers_and_publishers_in_process() -> None:
-    """Mocks see what handlers and publishers got; types are validated; errors come to the caller."""
+    """Law: the test broker calls handlers and publishers in this process; mocks record, types are validated, errors reach the caller."""
     broker = make()
     answers = broker.publisher("bills")
 
@@ -96,7 +96,7 @@ async def test_the_test_broker_calls_handlers_and_publishers_in_process() -> Non
 
 
 async def test_a_publisher_without_a_subscriber_is_seen_by_its_mock() -> None:
-    """None is sent as the JSON null, because a body is never empty."""
+    """Law: a publisher's mock sees a message without a subscriber; None is sent as JSON null, because a body is never empty."""
     broker = make()
     answers = broker.publisher("bills", headers={"from": "billing"})
 
@@ -112,9 +112,7 @@ async def test_a_publisher_without_a_subscriber_is_seen_by_its_mock() -> None:
 
 
 async def test_the_test_broker_gives_handlers_what_their_tags_select() -> None:
-    """Law: a test sees what the service will see. All handlers of a topic got all of its messages, so that one whose tags select
-    nothing that is sent was called in the test, and never in the service.
-    """
+    """Law: the test broker gives a handler only the messages that its tags select, as the service does."""
     broker = make()
     answers = broker.publisher("orders")
     got: list[str] = []
@@ -136,7 +134,7 @@ async def test_the_test_broker_gives_handlers_what_their_tags_select() -> None:
 
 
 async def test_the_mock_of_a_publisher_sees_what_no_handler_wants() -> None:
-    """What a publisher sends has no tag, and a handler that wants some gets nothing of it."""
+    """Law: a publisher's mock sees a message that no handler's tags select."""
     broker = make()
     answers = broker.publisher("bills")
 
@@ -162,7 +160,7 @@ async def test_the_mock_of_a_publisher_sees_what_no_handler_wants() -> None:
 def test_a_subscriber_that_no_consumer_could_be_is_refused_where_it_is_declared(
     wrong: dict[str, Any], text: str
 ) -> None:
-    """Law: with the test broker, too. It was refused when the service started."""
+    """Law: a subscriber with impossible settings is refused where it is declared, also with the test broker."""
     with pytest.raises(SettingError, match=text):
         make().subscriber(**{"topic": "orders", "group": "billing", **wrong})
 
@@ -178,7 +176,7 @@ def test_a_subscriber_that_no_consumer_could_be_is_refused_where_it_is_declared(
 async def test_the_test_broker_refuses_what_a_producer_refuses(
     publish: dict[str, Any], text: str
 ) -> None:
-    """A test fails where the service would."""
+    """Law: the test broker refuses what a producer refuses."""
     broker = make(producer_settings=ProducerSettings(max_message_size_bytes=100))
 
     async with TestOrderlyMQBroker(broker) as test:
@@ -187,7 +185,7 @@ async def test_the_test_broker_refuses_what_a_producer_refuses(
 
 
 async def test_what_is_not_there_is_refused() -> None:
-    """By name, with what to use instead; a group is consumed by one subscriber."""
+    """Law: missing features are refused by name with an alternative; a group has one subscriber."""
     broker = make()
     subscriber = broker.subscriber("orders", group="billing")
 
@@ -205,7 +203,7 @@ async def test_what_is_not_there_is_refused() -> None:
 
 
 async def test_a_ping_takes_no_longer_than_it_may() -> None:
-    """A name server that hangs took three seconds; one that answers something else raised an error."""
+    """Law: a ping keeps its time limit, and another kind of server counts as no answer."""
     async with running() as cluster, started(make(name_servers=cluster.address)) as broker:
         asked = cluster.faults[RequestCode.GET_BROKER_CLUSTER_INFO]
         asked += [silence, lambda command, _: command.reply(body=b"[]")]
@@ -219,7 +217,7 @@ async def test_a_ping_takes_no_longer_than_it_may() -> None:
 
 
 async def test_a_stop_before_a_handler_in_a_thread_begins_counts_no_try() -> None:
-    """No handler has the message. One with its last try once became a dead letter."""
+    """Law: a stop before a handler's thread begins counts no try."""
     subscriber = make().subscriber("orders", group="billing")
     subscriber(lambda text: None)
     subscriber._in_threads = subscriber.running = True
@@ -233,7 +231,7 @@ async def test_a_stop_before_a_handler_in_a_thread_begins_counts_no_try() -> Non
 
 
 def test_asyncapi_shows_topics_and_types() -> None:
-    """Without a cluster, as FastStream's own command does."""
+    """Law: AsyncAPI shows topics and types without a cluster."""
     broker = make(description="ours")
 
     @broker.publisher("bills")
@@ -254,7 +252,7 @@ def test_asyncapi_shows_topics_and_types() -> None:
 async def test_handlers_get_the_messages_of_a_key_in_order(
     orderlymq_cluster: Cluster, ordered: Literal["key"] | bool
 ) -> None:
-    """One after the other, and again in its place when a handler raises; answers keep the key."""
+    """Law: handlers get a key's messages in order, again after an error; answers keep the key."""
     for topic in ("orders", "bills"):
         orderlymq_cluster.create_topic(topic)
     if ordered == "key":
@@ -289,7 +287,7 @@ async def test_handlers_get_the_messages_of_a_key_in_order(
 
 
 async def test_the_test_broker_works_with_a_cluster_too(orderlymq_cluster: Cluster) -> None:
-    """`with_real=True`: the mocks see what came through the brokers."""
+    """Law: with `with_real=True` the mocks see messages that came through the brokers."""
     orderlymq_cluster.create_topic("orders")
     broker = make()
 
@@ -315,7 +313,7 @@ async def test_the_test_broker_works_with_a_cluster_too(orderlymq_cluster: Clust
 async def test_what_an_error_means_is_the_policy_of_the_subscriber(
     orderlymq_cluster: Cluster, policy: AckPolicy, seen: list[str]
 ) -> None:
-    """Again in its place, or done."""
+    """Law: the subscriber's policy decides whether an error delivers a message again or completes it."""
     orderlymq_cluster.create_topic("orders", queues=1)
     broker = make(ack_policy=AckPolicy.MANUAL)
     got: list[str] = []
@@ -337,7 +335,7 @@ async def test_what_an_error_means_is_the_policy_of_the_subscriber(
 
 
 async def test_a_handler_decides_by_itself(orderlymq_cluster: Cluster) -> None:
-    """With `ack`, `nack` and `reject`, or FastStream's exceptions; who says nothing gets it again."""
+    """Law: a handler may decide with `ack`, `nack`, `reject` or FastStream's exceptions; without a decision an error delivers again."""
     orderlymq_cluster.create_topic("orders", queues=1)
     broker = make(ack_policy=AckPolicy.MANUAL)
     got: list[str] = []
@@ -375,7 +373,7 @@ async def test_a_handler_decides_by_itself(orderlymq_cluster: Cluster) -> None:
 
 
 async def test_a_handler_stops_its_subscriber(orderlymq_cluster: Cluster) -> None:
-    """Messages that it did not acknowledge come again to the next member; stopping does not wait for itself."""
+    """Law: a handler may stop its subscriber without waiting for itself; messages not acknowledged go to the next member."""
     orderlymq_cluster.create_topic("orders", queues=1)
     broker, other = make(), make()
     got: list[str] = []
@@ -402,7 +400,7 @@ async def test_a_handler_stops_its_subscriber(orderlymq_cluster: Cluster) -> Non
 async def test_a_handler_in_a_thread_that_outlives_the_consume_timeout_is_alone_with_its_key(
     orderlymq_cluster: Cluster,
 ) -> None:
-    """Nothing can stop the thread: its message comes neither again beside it nor as a failure."""
+    """Law: a threaded handler that exceeds the consume time-out stays alone with its key, because a thread cannot be stopped."""
     orderlymq_cluster.create_topic("orders", queues=1)
     with AdminClient() as admin:
         by_key = SubscriptionGroupConfig("billing", concurrency=BY_KEY, consume_timeout_minute=0)
@@ -432,7 +430,7 @@ async def test_a_handler_in_a_thread_that_outlives_the_consume_timeout_is_alone_
 async def test_a_handler_in_a_thread_that_outlives_its_service_keeps_its_lock(
     orderlymq_cluster: Cluster, ordered: Literal["key"] | bool
 ) -> None:
-    """Nobody else begins with its key before the lease ends."""
+    """Law: a threaded handler that outlives its service keeps its lock until the lease ends."""
     orderlymq_cluster.create_topic("orders", queues=1)
     by_key = SubscriptionGroupConfig(
         "billing", concurrency=BY_KEY if ordered == "key" else BY_QUEUE
@@ -470,7 +468,7 @@ async def test_a_handler_in_a_thread_that_outlives_its_service_keeps_its_lock(
 async def test_a_stop_fails_no_message_that_no_handler_has_seen(
     orderlymq_cluster: Cluster, ordered: Literal["key"] | bool, concurrency: int
 ) -> None:
-    """While a handler finishes, what waits and what comes is left to the next member, without a try."""
+    """Law: a stop counts no try for messages that no handler has seen."""
     orderlymq_cluster.create_topic("orders", queues=2)
     if ordered == "key":
         with AdminClient() as admin:
@@ -505,7 +503,7 @@ async def test_a_stop_fails_no_message_that_no_handler_has_seen(
         await asyncio.sleep(0)
         for number in range(4):
             await broker.publish(f"late {number}", "orders", key=number)
-        await asyncio.sleep(0.3)  # for a consumer that is not suspended to be given them
+        await asyncio.sleep(0.3)  # Until they would be given to a consumer that is not suspended.
         assert not any(text.startswith("late") for text in tries)
         finish.set()
         await stopping
@@ -517,7 +515,7 @@ async def test_a_stop_fails_no_message_that_no_handler_has_seen(
 
 
 async def test_an_application_runs_until_it_is_asked_to_end(orderlymq_cluster: Cluster) -> None:
-    """FastStream's own; a response says its key and headers."""
+    """Law: a FastStream application runs until it is asked to end; a response may set key and headers."""
     for topic in ("orders", "bills"):
         orderlymq_cluster.create_topic(topic)
     broker = make()
@@ -548,7 +546,7 @@ async def test_an_application_runs_until_it_is_asked_to_end(orderlymq_cluster: C
 async def test_a_handler_may_return_nothing(
     orderlymq_cluster: Cluster, nothing: str | bytes | None
 ) -> None:
-    """A body is never empty, so it is sent as JSON; the next message is handled."""
+    """Law: a handler may return an empty value, which is sent as JSON because a body is never empty."""
     for topic in ("orders", "bills"):
         orderlymq_cluster.create_topic(topic, queues=1)
     broker = make()
@@ -573,7 +571,7 @@ async def test_a_handler_may_return_nothing(
 async def test_a_message_that_cannot_be_sent_is_refused_in_the_sdks_words(
     orderlymq_cluster: Cluster,
 ) -> None:
-    """Nothing was sent."""
+    """Law: a message that cannot be sent is refused with the SDK's error before anything is sent."""
     async with started(make()) as broker:
         with pytest.raises(SettingError, match="the key is empty"):
             await broker.publish("x", "orders", key="")

@@ -1,4 +1,4 @@
-"""taskiq on a real cluster: the tasks of a key in order, one at a time, each until it is acknowledged."""
+"""taskiq on a real cluster: a key's tasks in order, one at a time, each until it is acknowledged."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -30,7 +30,7 @@ __all__ = ["orderlymq_cluster"]
 
 SOON = ClientSettings(persist_consumer_offset_interval=0.05)
 QUICK = ConsumerSettings(suspend_current_queue_time=0.01)
-# Closing waits this long for a task that is not acknowledged; its lock then ends with its lease.
+# Closing waits so long for a task that is not acknowledged; its lock then ends with its lease.
 LEAVING = ConsumerSettings(shutdown_timeout=0.05, lock_lease=1, lock_renew=0.3)
 
 
@@ -43,7 +43,7 @@ def make(**options: Any) -> OrderlyMQBroker:
 
 @asynccontextmanager
 async def working(broker: OrderlyMQBroker) -> AsyncIterator[None]:
-    """Run a worker of taskiq in this loop."""
+    """Run a taskiq worker in this loop."""
     await broker.startup()
     worker = asyncio.create_task(run_receiver_task(broker))
     try:
@@ -59,7 +59,7 @@ async def working(broker: OrderlyMQBroker) -> AsyncIterator[None]:
 async def test_tasks_of_a_key_run_one_after_the_other(
     orderlymq_cluster: Cluster, ordered: Literal["key"] | bool
 ) -> None:
-    """In the order of their sends, although each takes another time; keys run side by side."""
+    """Law: a key's tasks run one after the other in the order of their sends; keys run in parallel."""
     orderlymq_cluster.create_topic("tasks")
     if ordered == "key":
         with AdminClient() as admin:
@@ -76,7 +76,7 @@ async def test_tasks_of_a_key_run_one_after_the_other(
         assert running[key] == 1
         together = max(together, sum(running.values()))
         begun[key].append(number)
-        if number == 1:  # the first of each key may be over before another one begins
+        if number == 1:  # The first task of each key may end before another one begins.
             await until(lambda: together > 1)
         await asyncio.sleep(0.02 if number % 2 else 0)
         running[key] -= 1
@@ -98,7 +98,7 @@ async def test_tasks_of_a_key_run_one_after_the_other(
 async def test_a_task_that_outlives_the_consume_timeout_runs_once(
     orderlymq_cluster: Cluster,
 ) -> None:
-    """The end of the listener call that brought it would not end its work: its key waits until taskiq acknowledges it."""
+    """Law: a task that exceeds the consume time-out runs once; its key waits until taskiq acknowledges it."""
     orderlymq_cluster.create_topic("tasks", queues=1)
     with AdminClient() as admin:
         admin.set_group(
@@ -123,7 +123,7 @@ async def test_a_task_that_outlives_the_consume_timeout_runs_once(
 
 
 async def test_a_failed_task_is_done_unless_it_is_to_be_retried(orderlymq_cluster: Cluster) -> None:
-    """Retried in place: the next task of the key waits, and the result is that of the try that succeeds."""
+    """Law: a failed task is done, unless it is to be retried in place; then the key's next task waits."""
     orderlymq_cluster.create_topic("tasks", queues=1)
     for retry, order in ((False, ["first", "second"]), (True, ["first"] * 3 + ["second"])):
         broker = make(retry_failed=retry)
@@ -146,7 +146,7 @@ async def test_a_failed_task_is_done_unless_it_is_to_be_retried(orderlymq_cluste
 
 
 async def test_a_middleware_that_sends_a_failed_task_again_wins(orderlymq_cluster: Cluster) -> None:
-    """The new one stands behind the others; the old one is done."""
+    """Law: if a middleware sends a failed task again, the new one comes behind the others, and the old one is done."""
     orderlymq_cluster.create_topic("tasks", queues=1)
     broker = make(retry_failed=True)
     broker.add_middlewares(SimpleRetryMiddleware(default_retry_count=2))
@@ -167,7 +167,7 @@ async def test_a_middleware_that_sends_a_failed_task_again_wins(orderlymq_cluste
 
 
 async def test_a_task_whose_worker_stops_comes_again(orderlymq_cluster: Cluster) -> None:
-    """A task that was taken and not acknowledged is not done; a task that was not taken is not lost."""
+    """Law: a task that was not acknowledged when its worker stopped comes again."""
     orderlymq_cluster.create_topic("tasks", queues=1)
     broker = make(settings=LEAVING)
     ended: list[str] = []
@@ -198,7 +198,7 @@ async def test_a_task_whose_worker_stops_comes_again(orderlymq_cluster: Cluster)
 async def test_a_task_that_outlives_its_broker_keeps_its_lock(
     orderlymq_cluster: Cluster, ordered: Literal["key"] | bool
 ) -> None:
-    """Taskiq may still work on it: nobody else begins with its key before the lease ends."""
+    """Law: a task that outlives its broker object keeps its lock until the lease ends."""
     orderlymq_cluster.create_topic("tasks", queues=1)
     broker = make(ordered=ordered, settings=ConsumerSettings(shutdown_timeout=0.05))
 
@@ -225,7 +225,7 @@ async def test_a_task_that_outlives_its_broker_keeps_its_lock(
 async def test_a_task_that_has_not_begun_counts_no_try(
     orderlymq_cluster: Cluster, ordered: Literal["key"] | bool
 ) -> None:
-    """A worker that stops leaves it to the next one; it becomes no dead letter."""
+    """Law: a stopping worker's task that has not begun counts no try."""
     orderlymq_cluster.create_topic("tasks", queues=1)
     if ordered == "key":
         with AdminClient() as admin:
@@ -247,7 +247,7 @@ async def test_a_task_that_has_not_begun_counts_no_try(
     for name in ("second", "third"):
         await work.kicker().with_labels(key=name).kiq(name)
     await maybe_awaitable(taken.ack())
-    await asyncio.sleep(0.3)  # for the next one to be offered
+    await asyncio.sleep(0.3)  # Until the next one is offered.
     await tasks.aclose()
     await broker.shutdown()
 
@@ -259,7 +259,7 @@ async def test_a_task_that_has_not_begun_counts_no_try(
 
 
 async def test_a_worker_that_could_not_listen_may_listen_again(orderlymq_cluster: Cluster) -> None:
-    """A first try that failed once left a consumer behind that never runs: the second waited for ever."""
+    """Law: a worker whose first listen failed may listen again."""
     orderlymq_cluster.create_topic("tasks", queues=1)
     broker = make(ordered="key", settings=LEAVING)
     with AdminClient() as admin:
@@ -283,7 +283,7 @@ async def test_a_worker_that_could_not_listen_may_listen_again(orderlymq_cluster
 
 
 async def test_a_delayed_task_is_delivered_later(orderlymq_cluster: Cluster) -> None:
-    """By the label `delay`; one without a key or a delay does not wait for it."""
+    """Law: a task with the label `delay` is delivered later and does not delay others."""
     orderlymq_cluster.create_topic("tasks", queues=1)
     broker = make()
     seen: list[str] = []
@@ -301,7 +301,7 @@ async def test_a_delayed_task_is_delivered_later(orderlymq_cluster: Cluster) -> 
 
 
 async def test_a_send_that_fails_says_so() -> None:
-    """In taskiq's words, from ours."""
+    """Law: a failed send raises taskiq's error, caused by ours."""
     broker = make(name_servers="127.0.0.1:1")
 
     @broker.task("work")

@@ -1,4 +1,4 @@
-"""Histories survive a kill in the middle of a line and refuse anything else that is broken."""
+"""Histories survive a kill in the middle of a line and refuse any other damage."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from orderlymq.oracle.verdict import Kind
 
 
 def test_what_is_recorded_is_read_back(tmp_path: Path) -> None:
-    """Two recorders share a file; every event comes back with its process and attributes."""
+    """Law: two recorders may share a file; each event is read with its process and attributes."""
     path = tmp_path / "history.jsonl"
 
     with Recorder(path, process="p1") as one, Recorder(path, process="p2") as two:
@@ -25,7 +25,7 @@ def test_what_is_recorded_is_read_back(tmp_path: Path) -> None:
 
 
 def test_a_line_cut_short_by_a_kill_is_dropped(tmp_path: Path) -> None:
-    """Only the last line may be incomplete: its process died while writing it."""
+    """Law: an incomplete last line is dropped, because its process died while writing it."""
     path = tmp_path / "history.jsonl"
     path.write_bytes(b'{"at":1,"kind":"scanned","topic":"t"}\n{"at":2,"ki')
 
@@ -33,7 +33,7 @@ def test_a_line_cut_short_by_a_kill_is_dropped(tmp_path: Path) -> None:
 
 
 def test_a_bad_line_names_file_and_line(tmp_path: Path) -> None:
-    """A history that is not one is refused, with the place to look at."""
+    """Law: a bad line is refused with file and line number."""
     path = tmp_path / "history.jsonl"
     path.write_bytes(b'{"at":1,"kind":"nonsense"}\n{"at":2,"kind":"scanned"}\n')
 
@@ -57,7 +57,7 @@ def test_a_bad_line_names_file_and_line(tmp_path: Path) -> None:
 def test_a_field_of_another_type_names_file_and_line(
     tmp_path: Path, field: str, words: str
 ) -> None:
-    """The oracle would fail on it, or judge something else."""
+    """Law: a field of a wrong type is refused with file and line number."""
     path = tmp_path / "history.jsonl"
     path.write_text(f'{{"at":1,"kind":"ack",{field}}}\n{{"at":2,"kind":"scanned"}}\n')
 
@@ -66,7 +66,7 @@ def test_a_field_of_another_type_names_file_and_line(
 
 
 def test_an_unknown_attribute_is_refused_immediately(tmp_path: Path) -> None:
-    """A typo in the recording program must not make a check silently blind."""
+    """Law: an unknown attribute is refused, so that a typo does not disable a check."""
     with (
         Recorder(tmp_path / "h", process="p") as recorder,
         pytest.raises(HistoryError, match="an event has no field 'ofset'"),

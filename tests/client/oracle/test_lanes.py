@@ -44,12 +44,12 @@ def defects(events: Iterable[Event]) -> list[Defect]:
 
 
 def in_lane(lane: str, *events: Event) -> list[Event]:
-    """Return events of a group whose lanes go by another property than the key of the messages."""
+    """Return events of a group whose lanes use another property than the messages' key."""
     return [replace(each, lane=lane) for each in events]
 
 
 def test_a_group_is_judged_by_the_property_that_its_lanes_go_by() -> None:
-    """Messages of one sharding key in two lanes have no order there; those of one lane have, whatever their sharding keys."""
+    """Law: a group is judged by the property that its lanes use, not by the sharding key."""
     sends = sent("a1", "a2", "b3")
     x = in_lane("x", given("a1", 0, 7), given("b3", 2, 9), done("a1", 0, 7), done("b3", 2, 9))
     y = in_lane("y", given("a2", 1, 8), done("a2", 1, 8))
@@ -63,7 +63,7 @@ def test_a_group_is_judged_by_the_property_that_its_lanes_go_by() -> None:
 
 
 def test_lanes_of_one_queue_are_worked_on_side_by_side() -> None:
-    """Other keys, other holders, other order: nothing of that is a defect. A batch is one attempt."""
+    """Law: lanes of a queue may be worked on in parallel by several members; a batch is one attempt."""
     history = [
         *sent("a1", "b1", "a2", "b2"),
         given("b1", 1, 7),
@@ -81,7 +81,7 @@ def test_lanes_of_one_queue_are_worked_on_side_by_side() -> None:
 
 
 def test_messages_without_a_key_wait_for_nothing() -> None:
-    """Each is a lane of its own."""
+    """Law: messages without a key have no order, because each is its own lane."""
     first, second = (
         replace(given("a1", 0, 1), key=""),
         replace(given("b1", 1, 2, client="two"), key=""),
@@ -91,7 +91,7 @@ def test_messages_without_a_key_wait_for_nothing() -> None:
 
 
 def test_one_attempt_works_on_a_lane_at_a_time() -> None:
-    """The same member may have it, or another one; a dead client and a lease that ended work no more."""
+    """Law: one attempt works on a lane at a time; a dead client or an ended lease works no more."""
     begun = [*sent("a1"), given("a1", 0, 1)]
     again = given("a1", 0, 2, client="two")
 
@@ -103,7 +103,7 @@ def test_one_attempt_works_on_a_lane_at_a_time() -> None:
 
 
 def test_all_leases_of_a_client_in_a_queue_end_together() -> None:
-    """A client that was paused says nothing about its attempts: the one who paused it does, for that queue alone."""
+    """Law: a pause of a client, reported for one queue, ends all its leases there."""
     begun = [*sent("a1", "b1"), given("a1", 0, 1), given("b1", 1, 2)]
     again = [given("a1", 0, 3, client="two"), given("b1", 1, 4, client="two")]
     paused = Event(0, Kind.LAPSED, topic="T", queue="a:0", group="G", client="one")
@@ -114,7 +114,7 @@ def test_all_leases_of_a_client_in_a_queue_end_together() -> None:
 
 
 def test_an_attempt_is_given_once_and_later_ones_have_higher_numbers() -> None:
-    """A message that an earlier attempt delivers after a later one has begun is not its own any more."""
+    """Law: attempt numbers rise, and an attempt is given once; a delivery of an older attempt is an overlap."""
     begun = [*sent("a1"), given("a1", 0, 5), listened(Kind.FAILED, "a1", 0, 5)]
 
     assert defects([*begun, given("a1", 0, 4)]) == [Defect.OVERLAPPED]
@@ -122,7 +122,7 @@ def test_an_attempt_is_given_once_and_later_ones_have_higher_numbers() -> None:
 
 
 def test_a_message_waits_for_those_before_it_in_its_lane() -> None:
-    """A message that is neither done nor dead is in the way; one that any member has done, or a dead one, is not."""
+    """Law: a message waits for earlier ones of its lane until they are done or dead."""
     messages = [*sent("a1", "b1", "a2"), given("a1", 0, 1)]
     failed = listened(Kind.FAILED, "a1", 0, 1)
     dead = listened(Kind.DEAD, "a1", 0, 1)
@@ -133,14 +133,14 @@ def test_a_message_waits_for_those_before_it_in_its_lane() -> None:
 
 
 def test_no_message_of_a_lane_is_jumped_over() -> None:
-    """Between what the group has had of the lane and what it gets, nothing may be missing."""
+    """Law: no message of a lane may be skipped between those that the group has had and the next one."""
     messages = [*sent("a1", "a2", "a3"), given("a1", 0, 1), done("a1", 0, 1)]
 
     assert Defect.SKIPPED in defects([*messages, given("a3", 2, 2)])
 
 
 def test_retention_and_a_late_start_are_no_jumps() -> None:
-    """The broker owes neither a message that was dropped as reported nor one that stood there before the group began."""
+    """Law: messages dropped by retention, or stored before the group began, are not skipped."""
     begun = [given("a1", 0, 1), done("a1", 0, 1)]
     dropped = event(Kind.DROPPED, "a2", 1)
 
@@ -149,7 +149,7 @@ def test_retention_and_a_late_start_are_no_jumps() -> None:
 
 
 def test_what_retention_took_is_in_nobodys_way_whatever_its_lane() -> None:
-    """Law: what reports it names message, queue and offset, and knows neither its key nor the property that lanes go by."""
+    """Law: a message that retention took blocks no lane; its report has message, queue and offset, but no key."""
     failed = listened(Kind.FAILED, "a1", 0, 1)
     dropped = event(Kind.DROPPED, "a1", 0, key="")
     rest = [given("a2", 1, 2), done("a2", 1, 2)]
@@ -161,7 +161,7 @@ def test_what_retention_took_is_in_nobodys_way_whatever_its_lane() -> None:
 
 
 def test_what_is_complete_does_not_come_again() -> None:
-    """The broker has said so, under whatever attempt; an administrator's reset ends that."""
+    """Law: a completed message does not come again, under any attempt, unless an administrator resets the offset."""
     history = [
         *sent("a1"),
         given("a1", 0, 1),
@@ -176,7 +176,7 @@ def test_what_is_complete_does_not_come_again() -> None:
 
 
 def test_a_lane_may_jump_once_after_a_reset_to_nobody_knows_where() -> None:
-    """Over what was never delivered, and over what has failed."""
+    """Law: after a reset to an unknown offset a lane may jump once."""
     reset = Event(0, Kind.RESET, topic="T", queue="a:0", group="G")
     messages = [*sent("a1", "a2", "a3", "a4", "a5"), given("a1", 0, 1)]
     jumps = [given("a3", 2, 2), done("a3", 2, 2)]
@@ -188,7 +188,7 @@ def test_a_lane_may_jump_once_after_a_reset_to_nobody_knows_where() -> None:
 
 
 def test_a_reset_to_an_offset_settles_what_it_jumps() -> None:
-    """Neither what was never delivered nor what has failed is owed; what stands behind the offset is."""
+    """Law: a reset to an offset drops what is owed before it; messages behind it are owed."""
     reset = Event(0, Kind.RESET, topic="T", queue="a:0", group="G", offset=3)
     begun = [*sent("a1", "a2", "a3", "a4", "a5"), given("a1", 0, 1)]
     failed = listened(Kind.FAILED, "a1", 0, 1)
@@ -201,7 +201,7 @@ def test_a_reset_to_an_offset_settles_what_it_jumps() -> None:
 
 
 def test_each_message_is_told_once_as_overtaken_or_skipped() -> None:
-    """However many follow; one that came again and failed again is overtaken once more."""
+    """Law: each message is reported once as overtaken or skipped; one that came again and failed again may be overtaken again."""
     messages = [*sent("a1", "a2", "a3", "a4"), given("a1", 0, 1)]
     failed = listened(Kind.FAILED, "a1", 0, 1)
     again = [given("a1", 0, 4), listened(Kind.FAILED, "a1", 0, 4)]
@@ -216,7 +216,7 @@ def test_each_message_is_told_once_as_overtaken_or_skipped() -> None:
 
 
 def test_what_a_reset_asks_for_again_is_owed_when_the_group_has_drained() -> None:
-    """Law: behind the offset everything is delivered and done since; before it nothing is owed."""
+    """Law: after a reset and a drained group, every message behind the offset must have been delivered and done since."""
     reset = Event(0, Kind.RESET, topic="T", queue="a:0", group="G", offset=1)
     first = [each for o in (1, 2) for each in (given(f"a{o}", o - 1, o), done(f"a{o}", o - 1, o))]
     begun = [*sent("a1", "a2"), *first]
@@ -229,7 +229,7 @@ def test_what_a_reset_asks_for_again_is_owed_when_the_group_has_drained() -> Non
 
 
 def test_nothing_is_left_over_when_a_group_has_drained_its_topic() -> None:
-    """Never delivered, or delivered and never done: both are lost."""
+    """Law: in a drained group a message that was not delivered, or not done, is lost."""
     messages = [*sent("a1", "b1"), given("a1", 0, 1), done("a1", 0, 1)]
 
     assert defects([*messages, DRAINED]) == [Defect.LOST]

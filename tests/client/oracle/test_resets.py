@@ -1,4 +1,4 @@
-"""What the oracle makes of a reset: an administrator leads a group back or on, and the order is judged from there."""
+"""The oracle and resets: an administrator moves a group's offset, and the order is judged from there."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ from tests.client.oracle.test_verdict import (
 
 
 def test_an_offset_may_fall_after_a_reset() -> None:
-    """An administrator's reset starts a new line of commits."""
+    """Law: an offset may fall after a reset."""
     reset = replace(commit(3), kind=Kind.RESET)
 
     assert defects([commit(7), reset, commit(4)]) == []
@@ -36,7 +36,7 @@ def test_an_offset_may_fall_after_a_reset() -> None:
 def test_a_group_may_jump_once_after_a_reset_to_nobody_knows_where(
     jump: list[Event], defect: Defect
 ) -> None:
-    """It goes on anywhere, over messages that were never delivered or are not done."""
+    """Law: after a reset to an unknown offset a group may jump once, over messages that were not delivered or not done."""
     reset = replace(commit(-1), kind=Kind.RESET)
     begun = [*(ack(name, offset) for offset, name in enumerate("abcdef")), deliver("a", 0)]
 
@@ -46,7 +46,7 @@ def test_a_group_may_jump_once_after_a_reset_to_nobody_knows_where(
 
 
 def test_a_reset_to_an_offset_owes_nothing_before_it() -> None:
-    """What was under way there is not overtaken, and what was never delivered is not skipped."""
+    """Law: after a reset to an offset, nothing before it is owed, overtaken or skipped."""
     sends = [ack(name, offset) for offset, name in enumerate("abcd")]
     reset = replace(commit(3), kind=Kind.RESET)
     history = [*sends, deliver("a", 0), done("a", 0), deliver("b", 1), failed("b", 1)]
@@ -58,19 +58,19 @@ def test_a_reset_to_an_offset_owes_nothing_before_it() -> None:
 @pytest.mark.parametrize(
     ("count", "places", "again", "lost"),
     [
-        (1, [3], [3], ""),  # forwards: what stands before it was passed over
+        (1, [3], [3], ""),  # Forwards: messages before it are skipped.
         (1, [2], [3], "c"),
-        (2, [0], [0, 1, 2, 3], ""),  # backwards: all of it is due once more
+        (2, [0], [0, 1, 2, 3], ""),  # Backwards: all of it is due again.
         (2, [0], [0, 1, 3], "c"),
         (2, [0], [], "abcd"),
-        (2, [0, 3], [3], ""),  # the last one counts
+        (2, [0, 3], [3], ""),  # The last reset counts.
         (2, [3, 0], [3], "abc"),
     ],
 )
 def test_what_is_lost_after_a_reset_is_what_stands_behind_its_offset(
     count: int, places: list[int], again: list[int], lost: str
 ) -> None:
-    """Law: when the group has drained the topic, it has had everything behind the offset since, whatever it had before."""
+    """Law: after a reset, messages behind its offset that were not delivered since are lost."""
     begun = [ack(name, offset) for offset, name in enumerate("abcd")]
     before = [each for o in range(count) for each in (deliver("abcd"[o], o), done("abcd"[o], o))]
     resets = [replace(commit(place), kind=Kind.RESET) for place in places]
@@ -83,7 +83,7 @@ def test_what_is_lost_after_a_reset_is_what_stands_behind_its_offset(
 
 @pytest.mark.parametrize("place", [0, -1])
 def test_what_a_reset_leads_back_to_was_not_overtaken_before(place: int) -> None:
-    """Law: a group that began behind a message, and is led back to it, has it late by what an administrator did."""
+    """Law: a message to which a reset leads back was not overtaken before."""
     begun = [*CLEAN[:4], deliver("b", 1), done("b", 1)]
     reset = replace(commit(place), kind=Kind.RESET)
     again = [deliver("a", 0), done("a", 0), deliver("b", 1), done("b", 1)]
@@ -95,7 +95,7 @@ def test_what_a_reset_leads_back_to_was_not_overtaken_before(place: int) -> None
 
 
 def test_what_a_reset_leads_back_to_comes_in_order() -> None:
-    """Law: it excuses what was delivered before it, and nothing behind."""
+    """Law: a reset excuses the order of earlier deliveries only."""
     reset = replace(commit(0), kind=Kind.RESET)
     begun = [*CLEAN[:4], send("c"), ack("c", 2), deliver("c", 2), done("c", 2)]
     again = [deliver("b", 1), done("b", 1), deliver("a", 0), done("a", 0)]
@@ -105,7 +105,7 @@ def test_what_a_reset_leads_back_to_comes_in_order() -> None:
 
 
 def test_what_a_reset_wants_again_is_to_be_done_again() -> None:
-    """Law: a message that comes again behind a reset is owed like a new one; who had it before the reset may still be done."""
+    """Law: a message that comes again after a reset must be done again; an earlier attempt may still do it."""
     begun = [*CLEAN[:10], replace(commit(0), kind=Kind.RESET)]
     again = [deliver("a", 0), done("a", 0), deliver("b", 1)]
 
@@ -116,7 +116,7 @@ def test_what_a_reset_wants_again_is_to_be_done_again() -> None:
 
 
 def test_a_reset_to_nobody_knows_where_leaves_open_what_is_lost() -> None:
-    """Of its queue and group alone, and the verdict says so."""
+    """Law: after a reset to an unknown offset, loss in that queue and group is not judged, and the verdict says so."""
     reset = replace(commit(-1), kind=Kind.RESET)
     history = [ack("a", 0), ack("b", 1), deliver("b", 1), done("b", 1)]
 

@@ -1,4 +1,4 @@
-"""The oracle finds each way of breaking the promise, and nothing in a history that kept it."""
+"""The oracle finds each kind of broken promise, and nothing in a correct history."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -11,7 +11,7 @@ from orderlymq.oracle.verdict import Defect, Event, Kind, Verdict, judge
 
 
 def timed(events: Iterable[Event]) -> list[Event]:
-    """Give *events* rising times, in the order they are written down."""
+    """Give *events* rising times in their order."""
     return [replace(event, at=number) for number, event in enumerate(events)]
 
 
@@ -76,7 +76,7 @@ def defects(events: Iterable[Event]) -> list[Defect]:
 
 
 def test_a_history_that_kept_the_promise_has_no_findings() -> None:
-    """Sent, acknowledged, delivered in order and committed: there is nothing to find."""
+    """Law: a correct history has no findings."""
     verdict = judge(timed(CLEAN))
 
     assert verdict == Verdict(
@@ -105,7 +105,7 @@ def dead(message: str, offset: int) -> Event:
 
 
 def test_what_follows_a_parked_key_into_the_dead_letters_was_not_skipped() -> None:
-    """Law: a letter that no listener saw is accounted for; one that is missing is not."""
+    """Law: a dead letter of a parked key that no listener saw is not skipped; a missing one is."""
     sent = [each for name in "abc" for each in (send(name), ack(name, ord(name) - ord("a")))]
     begun = [deliver("a", 0), dead("a", 0)]
     rest = [deliver("c", 2), done("c", 2), DRAINED]
@@ -115,7 +115,7 @@ def test_what_follows_a_parked_key_into_the_dead_letters_was_not_skipped() -> No
 
 
 def test_a_letter_that_nobody_saw_may_be_redelivered_after_its_key_was_released() -> None:
-    """Law: it had its turn as a letter; what was delivered before that, or without, overtook it."""
+    """Law: such a letter may be redelivered after its key was released."""
     sent = [send("a"), ack("a", 0), send("b"), ack("b", 1)]
     rest = [deliver("b", 1), done("b", 1), deliver("a", 0), done("a", 0), deliver("b", 1)]
 
@@ -128,15 +128,15 @@ def refused(message: str) -> Event:
 
 
 def elsewhere(number: int) -> list[Event]:
-    """Return a message that another producer, group and queue have handled well, as a backdrop."""
+    """Return a message that another producer, group and queue handled correctly, as a backdrop."""
     name = f"other{number}"
     sent = [send(name, "other", "p2"), ack(name, number, "g0:7")]
     taken = [deliver(name, number), done(name, number)]
     return [*sent, *(replace(each, queue="g0:7", group="audit", topic="orders") for each in taken)]
 
 
-# The planted events; then the defect, the message and the queue that must be named, and the events (by their
-# places in what is planted) that are the whole slice.
+# The planted events, then the defect, message and queue that must be named, and the events (by their
+# places in the planted ones) that are the whole slice.
 PLANTED = {
     "acknowledged, not in the log": (
         [send("a"), ack("a", 0), SCANNED],
@@ -222,8 +222,7 @@ PLANTED = {
 
 @pytest.mark.parametrize("name", PLANTED)
 def test_each_broken_promise_is_found_with_its_evidence(name: str) -> None:
-    """Planted in a history that is otherwise good, it is the only finding; it names the message, the
-    queue and the events that show it, and its slice holds no others."""
+    """Law: a planted defect is the only finding; it names message and queue, and its slice holds exactly the events that show it."""
     planted, (defect, message, queue, slice_) = PLANTED[name]
     backdrop = [elsewhere(number) for number in range(2 * len(planted) + 2)]
     mixed: list[Event] = []
@@ -249,14 +248,14 @@ def test_each_broken_promise_is_found_with_its_evidence(name: str) -> None:
 
 
 def test_a_dead_letter_makes_room() -> None:
-    """The broker delivers the message after it when it has the dead letter."""
+    """Law: after a dead letter the next message may be delivered."""
     history = [deliver("a", 0), failed("a", 0), dead("a", 0), deliver("b", 1), done("b", 1)]
 
     assert defects(history) == []
 
 
 def test_what_retention_has_taken_is_neither_lost_nor_skipped() -> None:
-    """It was kept as long as was promised; what was lost before is lost."""
+    """Law: messages that retention took are neither lost nor skipped; those lost before are."""
     dropped = [replace(ack(name, n), kind=Kind.DROPPED) for n, name in enumerate("ab")]
     sends = [event for n, name in enumerate("abc") for event in (send(name), ack(name, n))]
     taken = [deliver("c", 2), done("c", 2), stored("c", 2), SCANNED, DRAINED]
@@ -269,7 +268,7 @@ def test_what_retention_has_taken_is_neither_lost_nor_skipped() -> None:
 
 
 def test_redelivery_after_a_crash_is_no_defect() -> None:
-    """The tail since the last commit comes again, in order, to the next owner."""
+    """Law: after a crash, messages since the last commit may come again in order."""
     history = [
         deliver("a", 0),
         done("a", 0),
@@ -285,7 +284,7 @@ def test_redelivery_after_a_crash_is_no_defect() -> None:
 
 
 def test_sends_of_one_key_are_in_order_from_any_sender() -> None:
-    """Law: the acknowledgement counts, not the producer that got it."""
+    """Law: sends of a key must be stored in the order of their acknowledgements, from any producers."""
     sent = [send("a"), ack("a", 5), send("b", process="p2"), ack("b", 4)]
     moved = [send("a"), ack("a", 0), send("b", process="p2"), ack("b", 0, "g0:1")]
     taken = [replace(deliver("b", 0), queue="g0:1"), deliver("a", 0)]
@@ -296,7 +295,7 @@ def test_sends_of_one_key_are_in_order_from_any_sender() -> None:
 
 
 def test_a_send_in_flight_hides_nothing_around_it() -> None:
-    """Law: a send is compared with all that were acknowledged before it began, not with its neighbour."""
+    """Law: a send is compared with all that were acknowledged before it began, not only with its neighbour."""
     begun = [send("a"), send("b"), ack("a", 5), send("c")]
     delivered = [deliver("c", 6), done("c", 6), deliver("a", 5), done("a", 5)]
 
@@ -306,7 +305,7 @@ def test_a_send_in_flight_hides_nothing_around_it() -> None:
 
 
 def test_sends_in_flight_around_a_growth_do_not_count_as_moves() -> None:
-    """Law: a late answer from the old queue is in no order with a send to the new one."""
+    """Law: sends in flight during an expansion do not count as moves of their key."""
     begun = [send("a"), ack("a", 0), send("b"), GROWN, send("c"), ack("c", 0, "g0:1")]
     late = [ack("b", 1), send("d"), ack("d", 1, "g0:1")]
     back = [send("e"), ack("e", 2)]
@@ -320,7 +319,7 @@ def test_sends_in_flight_around_a_growth_do_not_count_as_moves() -> None:
 def test_a_broken_order_is_found_where_a_comparison_of_all_pairs_finds_one(
     data: st.DataObject, count: int
 ) -> None:
-    """Law: no two sends of which one ended before the other began may stand or be delivered the other way round."""
+    """Law: the oracle finds a broken order exactly if a comparison of all pairs finds one."""
     edges = data.draw(st.permutations([name for name in range(count) for _ in range(2)]))
     offsets = data.draw(st.permutations(range(count)))
     turns = data.draw(st.permutations(range(count)))
@@ -343,12 +342,12 @@ def test_a_broken_order_is_found_where_a_comparison_of_all_pairs_finds_one(
 
 
 def test_overlapping_sends_of_one_key_promise_no_order() -> None:
-    """A producer that does not wait for the first acknowledgement gets no order between the two."""
+    """Law: overlapping sends of one key have no order."""
     assert defects([send("a"), send("b"), ack("b", 0), ack("a", 1)]) == []
 
 
 def test_a_message_that_is_not_done_is_overtaken_across_others() -> None:
-    """However many offsets lie between; each overtaken message is told once."""
+    """Law: a message that is not done is overtaken by any later one, and reported once."""
     sends = [ack(name, offset) for offset, name in enumerate("abcd")]
     begun = [*sends, deliver("a", 0), failed("a", 0)]
     unseen = replace(done("b", 1), kind=Kind.DEAD)
@@ -360,12 +359,12 @@ def test_a_message_that_is_not_done_is_overtaken_across_others() -> None:
 
 
 def test_a_jump_costs_what_the_history_holds() -> None:
-    """An offset is any number; those that nobody has named are not walked."""
+    """Law: the cost of a jump depends on the events in the history, not on the offsets."""
     assert defects([ack("a", 0), deliver("a", 0), done("a", 0), deliver("z", 10**15)]) == []
 
 
 def test_what_the_history_does_not_show_is_named_as_not_judged() -> None:
-    """Without a final read or a drained group, loss is not judged, and the verdict says so."""
+    """Law: without a final read or a drained group, loss is listed as not judged."""
     verdict = judge(timed([send("a"), ack("a", 0)]))
 
     assert verdict.kept
@@ -373,7 +372,7 @@ def test_what_the_history_does_not_show_is_named_as_not_judged() -> None:
 
 
 def test_the_longest_gap_around_a_fault_is_measured() -> None:
-    """The fail-over time is the longest time without an acknowledgement after the kill."""
+    """Law: the longest gap between acknowledgements around a fault is measured, as the fail-over time."""
     second = 1_000_000_000
     history = [
         replace(ack("a", 0), at=0),
@@ -386,7 +385,7 @@ def test_the_longest_gap_around_a_fault_is_measured() -> None:
 
 
 def test_what_an_ordered_group_began_last_is_lost_unless_it_was_done() -> None:
-    """Law: a drained group is done with all that it was given, the last message of a queue, too: no later one shows it."""
+    """Law: in a drained group, a delivered message that was not done is lost, also the last one of a queue."""
     begun = [*CLEAN[:7], deliver("b", 1)]
     gone = Event(0, Kind.GONE, client="c1")
     again = [deliver("b", 1, "c2", epoch=2), done("b", 1, "c2")]
@@ -397,14 +396,14 @@ def test_what_an_ordered_group_began_last_is_lost_unless_it_was_done() -> None:
     assert defects([*begun, failed("b", 1), DRAINED]) == [Defect.LOST]
     for end in (again, [dead("b", 1)], [forwards], [replace(forwards, offset=-1)]):
         assert defects([*begun, gone, *end, DRAINED]) == []
-    # What nobody acknowledged may come while a group is seen to be through with all the rest.
+    # A message that nobody acknowledged may come after a group was seen to be done with all others.
     assert defects([*CLEAN[:9], deliver("c", 2), DRAINED]) == []
 
 
 @given(data=st.data(), length=st.integers(2, 12))
 @settings(max_examples=100, deadline=None)
 def test_removing_any_delivery_but_the_first_is_noticed(data: st.DataObject, length: int) -> None:
-    """A complete run is clean; the same run with one delivery missing is not."""
+    """Law: removing any delivery but the first from a correct history is found."""
     names = [f"m{number}" for number in range(length)]
     sends = [event for n, name in enumerate(names) for event in (send(name), ack(name, n))]
     deliveries = [(deliver(name, n), done(name, n)) for n, name in enumerate(names)]
@@ -422,7 +421,7 @@ def test_removing_any_delivery_but_the_first_is_noticed(data: st.DataObject, len
 
 
 def test_a_client_whose_lease_has_lapsed_does_not_overlap_the_next_one() -> None:
-    """It knows by its own clock that it must not act any more; its listener may still run."""
+    """Law: a client whose lease has lapsed by its own clock does not overlap the next one, even if its listener still runs."""
     begun = [send("a"), ack("a", 0), deliver("a", 0)]
     lapsed = replace(deliver("a", 0), kind=Kind.LAPSED)
     after = [deliver("a", 0, client="c2", epoch=2), done("a", 0, client="c2"), done("a", 0)]
@@ -432,7 +431,7 @@ def test_a_client_whose_lease_has_lapsed_does_not_overlap_the_next_one() -> None
 
 
 def test_a_finding_shows_its_slice_of_history() -> None:
-    """The events that show it and no others, from the oldest on, with the time between them."""
+    """Law: a finding shows the events that prove it, from the oldest on, with the time between them."""
     events = [send("a"), ack("a", 0), SCANNED]
 
     (finding,) = judge(timed(events)).findings
@@ -444,20 +443,20 @@ def test_a_finding_shows_its_slice_of_history() -> None:
 
 
 def _moved(*middle: Event) -> Verdict:
-    """Judge a key whose first message stands in one queue and whose second in another."""
+    """Judge a key whose first message is in one queue and whose second is in another."""
     later = replace(ack("b", 0), queue="g0:7")
     taken = replace(deliver("b", 0), queue="g0:7")
     return judge(timed([send("a"), ack("a", 0), *middle, send("b"), later, taken, SCANNED]))
 
 
 def test_a_key_may_move_to_another_queue_when_the_topic_has_grown_and_only_then() -> None:
-    """Once per growth, and not before it."""
+    """Law: a key may move to another queue once per expansion, and only then."""
     assert _moved(deliver("a", 0), done("a", 0)).number(Defect.REORDERED) == 1
     assert _moved(deliver("a", 0), done("a", 0), GROWN).number(Defect.REORDERED) == 0
 
 
 def test_a_key_that_moved_must_not_be_worked_on_in_two_queues_at_once() -> None:
-    """The first message has to be done, not only delivered, before the next one is delivered."""
+    """Law: a key's first message must be done in the old queue before the next is delivered in the new one."""
     late = [
         send("a"),
         ack("a", 0),
@@ -474,7 +473,7 @@ def test_a_key_that_moved_must_not_be_worked_on_in_two_queues_at_once() -> None:
 
 
 def test_a_group_that_came_after_a_growth_may_read_both_lists_side_by_side() -> None:
-    """A growth waits for the groups that there are; one that is known before it gets no such leave."""
+    """Law: a group that came after an expansion may read both queue lists in parallel; one that was known before may not."""
     later = replace(ack("b", 0), queue="g0:7")
     early = [replace(deliver("b", 0), queue="g0:7"), deliver("a", 0), done("a", 0)]
     sent = [send("a"), ack("a", 0), GROWN, send("b"), later]
@@ -485,7 +484,7 @@ def test_a_group_that_came_after_a_growth_may_read_both_lists_side_by_side() -> 
 
 
 def test_a_refusal_counts_only_while_nothing_was_tried_after_it() -> None:
-    """A producer that tries again and is killed leaves it open how that ended."""
+    """Law: a refusal counts only if nothing was tried after it."""
     refused = [
         Event(1, Kind.SEND, process="p", topic="t", message="m"),
         Event(2, Kind.REFUSED, process="p", topic="t", message="m"),

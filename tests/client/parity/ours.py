@@ -1,10 +1,9 @@
 """
-The names of the SDK that stand for each method of RocketMQ's Java clients.
+The SDK's names for each method of RocketMQ's Java clients.
 
-A rule is ``(methods, ours, why)``: names of Java, separated by blanks; what serves them here, as names
-below ``orderlymq`` separated by blanks, or nothing where the method is left out; and the reason
-where name or kind differ. Getters and setters of a setting need no rule: ``table.py`` finds them by
-RocketMQ's name of the setting.
+A rule is ``(methods, ours, why)``: Java's names, separated by blanks; our names below ``orderlymq``, separated by
+blanks, or nothing if the method is left out; and the reason if name or kind differ.
+Getters and setters of a setting need no rule: ``table.py`` finds them by RocketMQ's name of the setting.
 """
 
 from typing import Final, TypeAlias

@@ -1,8 +1,8 @@
 """
-`docs/evidence/java-api.md`: every public method of RocketMQ's Java clients beside ours.
+`docs/evidence/java-api.md`: every public method of RocketMQ's Java clients next to ours.
 
 `python -m tests.client.parity.table` writes the tables again, from ``methods.json`` and the rules of
-``ours.py``; what stands above the mark in the document is written by hand.
+``ours.py``; the text above the mark in the document is written by hand.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ _SETTINGS: Final[dict[str, tuple[type, ...]]] = {
 
 
 class Row(NamedTuple):
-    """One method of Java: in which versions, what it is here, and why it differs."""
+    """A method of Java: its versions, its name here, and why it differs."""
 
     method: str
     versions: tuple[str, ...]
@@ -38,7 +38,7 @@ class Row(NamedTuple):
 
     @property
     def state(self) -> str:
-        """Return same, named differently or left out."""
+        """Whether it is the same, named differently or left out."""
         if not self.ours:
             return "left out"
         last = self.ours[0].rpartition(".")[2].replace("_", "").lower()

@@ -1,4 +1,4 @@
-"""Destinations of sends while name servers know less than the sender, or a broker group has no leader."""
+"""Where sends go while name servers know less than the sender, or a broker group has no leader."""
 
 import asyncio
 import time
@@ -36,7 +36,7 @@ TEMPLATE = "TBW102"
 
 
 def _two_groups(first: FakeCluster, second: FakeCluster) -> Fault:
-    """Answer as a name server that knows two broker groups with a queue each."""
+    """Answer as a name server that knows two broker groups with one queue each."""
 
     def fault(command: RemotingCommand, _conn: Connection) -> RemotingCommand:
         names = {"a": first.address, "b": second.address}
@@ -50,7 +50,7 @@ def _two_groups(first: FakeCluster, second: FakeCluster) -> Fault:
 
 
 def _stored(cluster: FakeCluster, status: SendStatus) -> Fault:
-    """Store, and say how safely."""
+    """Store a message, and answer with this status."""
 
     def fault(command: RemotingCommand, conn: Connection) -> RemotingCommand | None:
         answer = cluster.serve(command, conn)
@@ -62,7 +62,7 @@ def _stored(cluster: FakeCluster, status: SendStatus) -> Fault:
 
 
 def _unknown(cluster: FakeCluster, topic: str) -> Fault:
-    """Answer as a name server that restarted while the only broker group of *topic* has no leader."""
+    """Answer as a restarted name server while the topic's only broker group has no leader."""
 
     def fault(command: RemotingCommand, conn: Connection) -> RemotingCommand | None:
         if command.ext["topic"] == topic:
@@ -73,7 +73,7 @@ def _unknown(cluster: FakeCluster, topic: str) -> Fault:
 
 
 async def test_a_key_keeps_its_queue_when_name_servers_do_not_know_its_topic_any_more() -> None:
-    """SEL-05, ORD-08: the route of new topics is none for a topic that the sender has known."""
+    """Law: a key keeps its queue when name servers forget the topic; the template's route is not used (SEL-05, ORD-08)."""
     key = next(f"k{n}" for n in range(99) if hash_index(f"k{n}", 3) != hash_index(f"k{n}", 4) < 3)
     async with (
         running(topics={"T": 3, TEMPLATE: 4}) as cluster,
@@ -91,7 +91,7 @@ async def test_a_key_keeps_its_queue_when_name_servers_do_not_know_its_topic_any
 
 
 async def test_a_try_without_time_hides_no_refusal() -> None:
-    """In a few milliseconds no answer comes: the send would be unknown, for a reason that is none."""
+    """Law: no try is begun with too little time for an answer; else a refusal would end as unknown."""
     async with running(topics={"T": 1}) as cluster, Producer("P", cluster.address) as producer:
         (queue,) = await producer.queues("T")
         cluster.faults[SEND] = [silence]
@@ -108,7 +108,7 @@ async def test_a_try_without_time_hides_no_refusal() -> None:
 
 
 async def test_a_topic_that_is_deleted_and_created_again_is_sent_to_by_its_new_queues() -> None:
-    """Meanwhile its broker refuses, and the error names the topic."""
+    """Law: after a topic is deleted and created again, sends use its new queues; meanwhile the error names the topic."""
     async with running(topics={"T": 3}) as cluster, Producer("P", cluster.address) as producer:
         await producer.send("T", "1", key="k")
         del cluster.topics["T"]
@@ -124,7 +124,7 @@ async def test_a_topic_that_is_deleted_and_created_again_is_sent_to_by_its_new_q
 
 @pytest.mark.parametrize("waits", [True, False])
 async def test_a_plain_send_to_the_only_broker_group_waits_for_its_leader(waits: bool) -> None:
-    """SND-01: a fail-over takes longer than three tries do."""
+    """Law: a plain send to the only broker group waits for its leader, longer than three tries take (SND-01)."""
     async with running(topics={"T": 2}) as cluster, Producer("P", cluster.address) as producer:
         await producer.queues("T")
         cluster.faults[SEND] = [refuse(ResponseCode.SERVICE_NOT_AVAILABLE, "no leader")] * 8
@@ -135,7 +135,7 @@ async def test_a_plain_send_to_the_only_broker_group_waits_for_its_leader(waits:
 
 @pytest.mark.parametrize("waits", [True, False])
 async def test_a_plain_send_whose_answers_are_lost_stands_once(waits: bool) -> None:
-    """Its next try goes to the same queue, where a broker knows it: in another queue it would be another message."""
+    """Law: in an ordered topic a plain send with a lost answer is repeated to the same queue, where the broker knows it."""
     async with (
         running(ordered=True, topics={"T": 4}) as cluster,
         Producer("P", cluster.address) as producer,
@@ -149,7 +149,7 @@ async def test_a_plain_send_whose_answers_are_lost_stands_once(waits: bool) -> N
 
 
 async def test_a_plain_send_waits_for_a_leader_no_longer_than_its_time() -> None:
-    """Nothing was stored, and the error says so."""
+    """Law: a plain send waits for a leader no longer than its time-out, and the error says that nothing is stored."""
     async with running(topics={"T": 2}) as cluster, Producer("P", cluster.address) as producer:
         await producer.queues("T")
         cluster.faults[SEND] = [refuse(ResponseCode.SERVICE_NOT_AVAILABLE, "no leader")] * 99
@@ -164,7 +164,7 @@ async def test_a_plain_send_waits_for_a_leader_no_longer_than_its_time() -> None
 async def test_a_send_reaches_its_broker_in_its_time_while_name_servers_hang(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its broker was lost once, so the route is asked for; the address that is known has half of the time left."""
+    """Law: while name servers hang, a send still reaches a broker at its known address in time."""
     async with running(topics={"T": 1}) as cluster, Producer("P", cluster.address) as producer:
         await producer.queues("T")
         cluster.faults[SEND] = [reset]
@@ -178,7 +178,7 @@ async def test_a_send_reaches_its_broker_in_its_time_while_name_servers_hang(
 
 
 async def test_the_question_for_a_route_is_part_of_the_time_of_a_send() -> None:
-    """Law: a time-out is for everything together. The tries began a second one when the route was known."""
+    """Law: the time-out of a send covers the question for the route too."""
 
     def late(command: RemotingCommand, conn: Connection) -> None:
         answer = cluster.serve(command, conn)
@@ -196,7 +196,7 @@ async def test_the_question_for_a_route_is_part_of_the_time_of_a_send() -> None:
 
 
 async def test_a_send_to_a_topic_that_no_name_server_tells_of_ends_with_its_time() -> None:
-    """Nothing leaves after that."""
+    """Law: a send to a topic without a known route ends with its time-out, and nothing is sent later."""
     async with running(topics={"T": 1}) as cluster, Producer("P", cluster.address) as producer:
         cluster.faults[ROUTE] = [silence]
         with pytest.raises(NameServersUnreachable, match=r"within 0\.\d+ s with the route of T"):
@@ -210,7 +210,7 @@ async def test_a_send_to_a_topic_that_no_name_server_tells_of_ends_with_its_time
 async def test_an_acknowledgement_that_cannot_be_read_leaves_the_send_unknown(
     field: str, key: str | None
 ) -> None:
-    """Law: the message may be stored, and a later refusal does not undo that."""
+    """Law: an unreadable acknowledgement leaves the send unknown, and a later refusal does not change that."""
 
     def garble(command: RemotingCommand, conn: Connection) -> RemotingCommand | None:
         answer = cluster.serve(command, conn)
@@ -228,7 +228,7 @@ async def test_an_acknowledgement_that_cannot_be_read_leaves_the_send_unknown(
 
 
 async def test_a_plain_send_that_must_not_be_repeated_is_tried_once() -> None:
-    """SND-06: not even while there is no leader."""
+    """Law: with no retries a plain send is tried once, even without a leader (SND-06)."""
     settings = ProducerSettings(retry_times_when_send_failed=0)
     async with (
         running(topics={"T": 2}) as cluster,
@@ -250,7 +250,7 @@ ELSEWHERE = ProducerSettings(retry_another_broker_when_not_store_ok=True)
 async def _between_two(
     settings: ProducerSettings = ELSEWHERE,
 ) -> AsyncIterator[tuple[Producer, FakeCluster, FakeCluster]]:
-    """Yield a producer and the two broker groups of its topic; the first one asked stores without a sync."""
+    """Yield a producer and the two broker groups of its topic; the first one stores without a sync."""
     async with (
         running(topics={"T": 1}) as first,
         running(topics={"T": 1}) as second,
@@ -262,7 +262,7 @@ async def _between_two(
 
 
 async def test_what_is_not_stored_safely_is_sent_to_another_broker_group() -> None:
-    """SND-07: the better status counts."""
+    """Law: with the option, a message that is not stored safely is sent to another broker group; the better status counts (SND-07)."""
     async with _between_two() as (producer, first, second):
         result = await producer.send("T", "x")
 
@@ -281,7 +281,7 @@ async def test_what_is_not_stored_safely_is_sent_to_another_broker_group() -> No
     ],
 )
 async def test_what_is_stored_is_acknowledged_whatever_other_brokers_say(elsewhere: Fault) -> None:
-    """Law: a refusal means that no try can have been stored."""
+    """Law: a stored message is acknowledged even if the other broker group refuses it."""
     async with _between_two() as (producer, first, second):
         second.faults[SEND] = [elsewhere] * 99
         result = await producer.send("T", "x", timeout=1)
@@ -292,7 +292,7 @@ async def test_what_is_stored_is_acknowledged_whatever_other_brokers_say(elsewhe
 
 
 async def test_two_brokers_that_store_without_a_sync_get_a_message_once_each() -> None:
-    """The last acknowledgement counts."""
+    """Law: if both store without a sync, each stores the message once, and the last acknowledgement counts."""
     async with _between_two() as (producer, first, second):
         second.faults[SEND] = [_stored(second, NOT_SYNCED)]
         result = await producer.send("T", "x")
@@ -302,7 +302,7 @@ async def test_two_brokers_that_store_without_a_sync_get_a_message_once_each() -
 
 
 async def test_what_is_stored_stays_alone_where_no_try_is_left() -> None:
-    """SND-06."""
+    """Law: without retries left the first status is returned (SND-06)."""
     settings = replace(ELSEWHERE, retry_times_when_send_failed=0)
     async with _between_two(settings) as (producer, _, second):
         result = await producer.send("T", "x")
@@ -312,7 +312,7 @@ async def test_what_is_stored_stays_alone_where_no_try_is_left() -> None:
 
 
 async def test_the_only_broker_group_stores_a_message_once_however_safely() -> None:
-    """Another try there would be another copy."""
+    """Law: a single broker group stores the message once, however safely."""
     async with (
         running(topics={"T": 2}) as cluster,
         Producer("P", cluster.address, settings=ELSEWHERE) as producer,

@@ -1,4 +1,4 @@
-"""Sends that wait for each other: one batch per queue, in the order of the calls; and the bound in bytes."""
+"""Sends that wait for each other: one batch per queue, in the order of the calls, with a limit in bytes."""
 
 import asyncio
 
@@ -26,7 +26,7 @@ def _codes(cluster: FakeCluster) -> list[int]:
 async def test_sends_of_many_keys_leave_as_one_batch_per_queue_in_the_order_of_their_calls() -> (
     None
 ):
-    """Each future has the place of its own message."""
+    """Law: sends of many keys leave as one batch per queue in the order of their calls; each future gets its own place."""
     async with (
         running(topics={"T": 2}, ordered=True) as cluster,
         Producer("G", cluster.address, linger=0.02) as producer,
@@ -49,7 +49,7 @@ async def test_sends_of_many_keys_leave_as_one_batch_per_queue_in_the_order_of_t
 
 
 async def test_a_send_that_is_waited_for_stays_behind_those_that_are_not() -> None:
-    """One order for both ways to send."""
+    """Law: awaited sends stay behind earlier ones that are not awaited."""
     async with (
         running(topics={"T": 1}, ordered=True) as cluster,
         Producer("G", cluster.address, linger=0.01) as producer,
@@ -66,7 +66,7 @@ async def test_a_send_that_is_waited_for_stays_behind_those_that_are_not() -> No
 async def test_the_order_is_the_same_under_the_bare_and_the_whole_name(
     by: str, linger: float
 ) -> None:
-    """Law: it is one topic. Two lines of sends had no order between them."""
+    """Law: sends under the bare and the full name of a topic have one order."""
     async with (
         running(topics={"shop%T": 1}, ordered=True) as cluster,
         Producer(
@@ -101,7 +101,7 @@ async def test_the_order_is_the_same_under_the_bare_and_the_whole_name(
 
 
 async def test_order_is_kept_while_the_queues_of_the_topic_change() -> None:
-    """A refused batch is chosen again before anything later of its keys leaves."""
+    """Law: while the topic's queues change, a refused batch is chosen again before later sends of its keys leave."""
 
     def grow(cluster: FakeCluster) -> Fault:
         def fault(command: RemotingCommand, _conn: Connection) -> RemotingCommand:
@@ -131,7 +131,7 @@ async def test_order_is_kept_while_the_queues_of_the_topic_change() -> None:
 
 
 async def test_what_waits_behind_a_failed_send_of_its_key_is_refused_unsent() -> None:
-    """Others go on."""
+    """Law: sends behind a failed one of their key are refused unsent; other keys go on."""
     async with (
         running(topics={"T": 2}, ordered=True) as cluster,
         Producer("G", cluster.address, linger=0.01) as producer,
@@ -157,7 +157,7 @@ async def test_what_waits_behind_a_failed_send_of_its_key_is_refused_unsent() ->
 
 
 async def test_what_no_batch_can_carry_leaves_alone_in_its_turn() -> None:
-    """A delayed message between two others."""
+    """Law: a message that no batch can carry, such as a delayed one, is sent alone in its turn."""
     async with (
         running(topics={"T": 1}, ordered=True) as cluster,
         Producer("G", cluster.address, linger=0.01) as producer,
@@ -179,7 +179,7 @@ async def test_what_no_batch_can_carry_leaves_alone_in_its_turn() -> None:
 
 @pytest.mark.parametrize("linger", [0.0, 0.01])
 async def test_sends_that_nobody_waits_for_are_bounded_in_bytes(linger: float) -> None:
-    """The error says the limit and what to do; there is room again when some are stored."""
+    """Law: the bytes of sends that are not awaited are limited; the error says the limit and what to do."""
     async with (
         running(topics={"T": 1}) as cluster,
         Producer(
@@ -200,7 +200,7 @@ async def test_sends_that_nobody_waits_for_are_bounded_in_bytes(linger: float) -
 
 
 async def test_a_single_send_larger_than_the_bound_is_taken_when_nothing_is_pending() -> None:
-    """Else it could never be sent."""
+    """Law: a single send larger than the limit is accepted when nothing is pending."""
     settings = ProducerSettings(send_buffer_bytes=10)
     async with (
         running(topics={"T": 1}) as cluster,

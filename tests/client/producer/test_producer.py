@@ -41,7 +41,7 @@ def _sends(cluster: FakeCluster) -> list[SendMessageHeader]:
 
 
 async def test_a_message_comes_back_with_where_it_is() -> None:
-    """PRO-03, PRO-07: status, both ids, queue and offset; tag, keys and body unchanged."""
+    """Law: a result has status, both ids, queue and offset; tag, keys and body are stored unchanged (PRO-03, PRO-07)."""
     async with running(topics={"T": 2}) as cluster, Producer("G", cluster.address) as producer:
         result = await producer.send("T", bytes(range(256)), tags="A", keys=("k1", "k2"), queue=1)
 
@@ -64,7 +64,7 @@ async def test_a_message_comes_back_with_where_it_is() -> None:
 
 
 async def test_plain_sends_are_spread_and_keyed_sends_stay_in_one_queue() -> None:
-    """PRO-14, SEL-04, SEL-03."""
+    """Law: plain sends are spread over the queues, and keyed sends stay in one (PRO-14, SEL-04, SEL-03)."""
     async with running(topics={"T": 4}) as cluster, Producer("G", cluster.address) as producer:
         plain = Counter([(await producer.send("T", "x")).queue.queue_id for _ in range(40)])
         keyed = {(await producer.send("T", "x", key="TagA")).queue.queue_id for _ in range(10)}
@@ -76,7 +76,7 @@ async def test_plain_sends_are_spread_and_keyed_sends_stay_in_one_queue() -> Non
 
 
 async def test_a_keyed_send_is_repeated_to_the_same_queue_under_the_same_key() -> None:
-    """SND-06, ordering 5: the broker recognises the repeat; the message is stored once."""
+    """Law: a keyed send is repeated to the same queue with the same unique key and stored once (SND-06)."""
     async with (
         running(topics={"T": 4}, ordered=True) as cluster,
         Producer("G", cluster.address) as producer,
@@ -101,7 +101,7 @@ async def test_a_keyed_send_is_repeated_to_the_same_queue_under_the_same_key() -
 
 
 async def test_a_lost_answer_that_is_never_repaired_is_unknown_and_in_time() -> None:
-    """PRO-09, SND-11: black-holed for good; the error says so after the time-out, not later."""
+    """Law: a send without any answer ends as unknown at its time-out, not later (PRO-09, SND-11)."""
     async with running(topics={"T": 1}) as cluster, Producer("G", cluster.address) as producer:
         await producer.queues("T")
         cluster.faults[SEND] = [fakecluster.silence] * 9
@@ -114,7 +114,7 @@ async def test_a_lost_answer_that_is_never_repaired_is_unknown_and_in_time() -> 
 
 
 async def test_a_refusal_after_a_lost_answer_stays_unknown() -> None:
-    """The first try may have been stored."""
+    """Law: a refusal after a lost answer leaves the send unknown, because the first try may be stored."""
     async with running(topics={"T": 1}) as cluster, Producer("G", cluster.address) as producer:
         await producer.queues("T")
         cluster.faults[SEND] = [fakecluster.serve_then_reset(cluster), fakecluster.refuse(16)]
@@ -126,7 +126,7 @@ async def test_a_refusal_after_a_lost_answer_stays_unknown() -> None:
 
 
 async def test_a_refused_send_names_code_address_and_that_nothing_is_stored() -> None:
-    """SND-11."""
+    """Law: a refused send's error has code and address and says that nothing is stored (SND-11)."""
     async with running(topics={"T": 1}) as cluster, Producer("G", cluster.address) as producer:
         await producer.queues("T")
         cluster.faults[SEND] = [fakecluster.refuse(13, "too large")]
@@ -143,7 +143,7 @@ async def test_a_refused_send_names_code_address_and_that_nothing_is_stored() ->
 
 
 async def test_a_plain_send_makes_three_tries_and_no_more() -> None:
-    """SND-06: one and two more."""
+    """Law: a plain send is tried three times by default (SND-06)."""
     async with running(topics={"T": 2}) as cluster, Producer("G", cluster.address) as producer:
         await producer.queues("T")
         cluster.faults[SEND] = [fakecluster.refuse(1)] * 5
@@ -155,7 +155,7 @@ async def test_a_plain_send_makes_three_tries_and_no_more() -> None:
 
 
 async def test_another_status_than_ok_is_returned_and_not_sent_again() -> None:
-    """SND-07: FLUSH_DISK_TIMEOUT is stored."""
+    """Law: another status than OK, such as FLUSH_DISK_TIMEOUT, is returned and not sent again (SND-07)."""
     async with running(topics={"T": 1}) as cluster, Producer("G", cluster.address) as producer:
         await producer.queues("T")
 
@@ -173,7 +173,7 @@ async def test_another_status_than_ok_is_returned_and_not_sent_again() -> None:
 
 
 async def test_another_broker_is_refused_where_order_matters() -> None:
-    """SND-07: the option contradicts a fixed queue."""
+    """Law: sending to another broker is refused for a keyed send, because it breaks the order (SND-07)."""
     settings = ProducerSettings(retry_another_broker_when_not_store_ok=True)
     async with (
         running(topics={"T": 1}) as cluster,
@@ -184,7 +184,7 @@ async def test_another_broker_is_refused_where_order_matters() -> None:
 
 
 async def test_large_bodies_are_deflated_and_small_ones_are_not() -> None:
-    """PRO-10: from 4096 bytes on, with RocketMQ's flags 0x301."""
+    """Law: bodies from 4096 bytes on are compressed, with RocketMQ's flags 0x301 (PRO-10)."""
     async with running(topics={"T": 1}) as cluster, Producer("G", cluster.address) as producer:
         await producer.send("T", b"x" * 4095)
         await producer.send("T", b"x" * 4096)
@@ -200,7 +200,7 @@ async def test_large_bodies_are_deflated_and_small_ones_are_not() -> None:
 
 
 async def test_what_compression_adds_to_the_properties_counts_before_the_send() -> None:
-    """PRO-11: only for a large body; also in a batch, since what was in one may be sent again alone."""
+    """Law: properties that compression adds count for the limit before the send, also in a batch (PRO-11)."""
     large, small = (
         Message(topic="T", body=b"x" * size, properties={"a": "b" * 32_731})
         for size in (4096, 4095)
@@ -218,7 +218,7 @@ async def test_what_compression_adds_to_the_properties_counts_before_the_send() 
 
 
 async def test_a_missing_topic_is_an_error_and_a_creatable_one_is_made_with_four_queues() -> None:
-    """PRO-08."""
+    """Law: a missing topic is an error; one that may be created gets four queues (PRO-08)."""
     async with running() as cluster, Producer("G", cluster.address) as producer:
         with pytest.raises(TopicNotFound, match="orderlymq topic create new"):
             await producer.send("new", "x")
@@ -229,7 +229,7 @@ async def test_a_missing_topic_is_an_error_and_a_creatable_one_is_made_with_four
 
 
 async def test_one_way_sends_ask_for_no_answer_and_never_raise_for_trouble() -> None:
-    """SND-05."""
+    """Law: one-way sends ask for no answer and raise nothing for errors of the cluster (SND-05)."""
     async with running(topics={"T": 1}) as cluster, Producer("G", cluster.address) as producer:
         await producer.send_oneway("T", "x", key="k")
         await until(lambda: cluster.bodies("T", 0) == [b"x"])
@@ -239,7 +239,7 @@ async def test_one_way_sends_ask_for_no_answer_and_never_raise_for_trouble() -> 
 
 
 async def test_asynchronous_sends_of_one_key_are_stored_in_the_order_of_the_calls() -> None:
-    """SND-04: order of calls = order in the queue, with resets injected."""
+    """Law: asynchronous sends of one key are stored in the order of the calls, also with reset connections (SND-04)."""
     async with (
         running(topics={"T": 4}, ordered=True) as cluster,
         Producer("G", cluster.address) as producer,
@@ -266,7 +266,7 @@ async def test_asynchronous_sends_of_one_key_are_stored_in_the_order_of_the_call
 
 
 async def test_sends_behind_a_failed_one_are_refused_unsent() -> None:
-    """A later message must not stand where the earlier one is missing."""
+    """Law: sends behind a failed one of their key are refused unsent."""
     async with running(topics={"T": 1}) as cluster, Producer("G", cluster.address) as producer:
         await producer.queues("T")
         cluster.faults[SEND] = [cluster.serve, fakecluster.refuse(13)]
@@ -287,7 +287,7 @@ async def test_sends_behind_a_failed_one_are_refused_unsent() -> None:
 
 
 async def test_a_send_waits_behind_the_asynchronous_ones_of_its_key() -> None:
-    """Calls of both kinds keep their order."""
+    """Law: an awaited send stays behind earlier asynchronous ones of its key."""
     async with running(topics={"T": 1}) as cluster, Producer("G", cluster.address) as producer:
         first = [producer.send_nowait("T", f"m{n}", key="k") for n in range(5)]
         last = await producer.send("T", "last", key="k")
@@ -297,7 +297,7 @@ async def test_a_send_waits_behind_the_asynchronous_ones_of_its_key() -> None:
 
 
 async def test_closing_waits_for_every_pending_send() -> None:
-    """SND-12: none is silently lost."""
+    """Law: closing waits for every pending send (SND-12)."""
     async with running(topics={"T": 2}) as cluster:
         producer = Producer("G", cluster.address)
         await producer.start()
@@ -311,7 +311,7 @@ async def test_closing_waits_for_every_pending_send() -> None:
 
 
 async def test_a_batch_is_one_append_with_consecutive_offsets() -> None:
-    """BAT-01, BAT-05: one result, one queue chosen by key, order kept."""
+    """Law: a batch is stored together with consecutive offsets, in the queue of its key (BAT-01, BAT-05)."""
     async with running(topics={"T": 4}) as cluster, Producer("G", cluster.address) as producer:
         await producer.send("T", "before", key="TagA")
         batch = [Message(topic="T", body=f"m{n}".encode(), keys="ORDER-1") for n in range(50)]
@@ -326,7 +326,7 @@ async def test_a_batch_is_one_append_with_consecutive_offsets() -> None:
 
 
 async def test_a_batch_is_measured_with_all_that_it_gets() -> None:
-    """A key that makes it too large is refused before anything is sent, by name."""
+    """Law: a batch counts with its key and other additions; one that is too large is refused by name before it is sent."""
     body = b"x" * (4 * 1024 * 1024 - 80)
     async with running(topics={"T": 4}) as cluster, Producer("G", cluster.address) as producer:
         with pytest.raises(SettingError, match="cut it with split_batch"):
@@ -336,7 +336,7 @@ async def test_a_batch_is_measured_with_all_that_it_gets() -> None:
 
 
 async def test_no_argument_of_a_send_is_dropped() -> None:
-    """Every way to send refuses what it would ignore, by name, and sends nothing."""
+    """Law: an argument that a send would ignore is refused by name, and nothing is sent."""
     message = Message(topic="T", body=b"x")
     async with running(topics={"T": 4}) as cluster, Producer("G", cluster.address) as producer:
         sends = (
@@ -363,7 +363,7 @@ async def test_no_argument_of_a_send_is_dropped() -> None:
 
 
 async def test_a_key_anywhere_in_a_batch_chooses_its_queue() -> None:
-    """A first message without a key does not send the others to just any queue."""
+    """Law: a key of any message in a batch chooses the queue."""
     async with running(topics={"T": 4}) as cluster, Producer("G", cluster.address) as producer:
         for _ in range(4):
             batch = [Message(topic="T", body=b"x", key=key) for key in (None, "TagA")]
@@ -372,7 +372,7 @@ async def test_a_key_anywhere_in_a_batch_chooses_its_queue() -> None:
 
 @pytest.mark.parametrize("linger", [0.0, 0.005])
 async def test_a_number_and_its_text_are_one_key_however_it_is_sent(linger: float) -> None:
-    """SEL-04: they are stored alike, so they lie in one queue, in the order of the calls."""
+    """Law: a number and its text are the same key in all ways to send (SEL-04)."""
     async with (
         running(topics={"T": 8}, ordered=True) as cluster,
         Producer("G", cluster.address, linger=linger) as producer,
@@ -390,7 +390,7 @@ async def test_a_number_and_its_text_are_one_key_however_it_is_sent(linger: floa
 
 
 async def test_messages_of_a_batch_keep_their_own_identities() -> None:
-    """BAT-02: what RocketMQ adds to each message of a batch hides no unique key, so each can be found by it."""
+    """Law: each message of a batch keeps its own unique key (BAT-02)."""
     async with running(topics={"T": 1}) as cluster, Producer("G", cluster.address) as producer:
         batch = [Message(topic="T", body=b"x") for _ in range(3)]
 
@@ -401,7 +401,7 @@ async def test_messages_of_a_batch_keep_their_own_identities() -> None:
 
 
 async def test_a_dead_name_server_is_passed_over() -> None:
-    """PRO-01, NSR-03."""
+    """Law: a dead name server is skipped (PRO-01, NSR-03)."""
     async with (
         running(topics={"T": 1}) as cluster,
         Producer("G", f"127.0.0.1:1;{cluster.address}") as producer,
@@ -412,7 +412,7 @@ async def test_a_dead_name_server_is_passed_over() -> None:
 
 
 async def test_without_any_name_server_the_error_says_what_to_do() -> None:
-    """CLI-08."""
+    """Law: without a name server the error says what to do (CLI-08)."""
     async with Producer("G", "127.0.0.1:1") as producer:
         with pytest.raises(NameServersUnreachable, match="orderlymq up"):
             await producer.send("T", "x")
@@ -421,7 +421,7 @@ async def test_without_any_name_server_the_error_says_what_to_do() -> None:
 
 
 async def test_states_are_named() -> None:
-    """PRO-01: second start, send before start and after close."""
+    """Law: a second start, and a send before the start or after the close, raise with the state's name (PRO-01)."""
     async with running(topics={"T": 1}) as cluster:
         producer = Producer("G", cluster.address)
         with pytest.raises(StateError, match="not started"):
@@ -438,7 +438,7 @@ async def test_states_are_named() -> None:
 
 
 async def test_a_selector_that_fails_sends_nothing() -> None:
-    """SEL-09."""
+    """Law: a selector that raises sends nothing (SEL-09)."""
 
     def broken(*_: object) -> MessageQueue:
         raise KeyError("no such shop")
@@ -453,7 +453,7 @@ async def test_a_selector_that_fails_sends_nothing() -> None:
 
 
 async def test_brokers_learn_about_the_producer_and_that_it_left() -> None:
-    """PRO-02, CLI-05: heartbeat with group and client id, unregister at the end."""
+    """Law: brokers get heartbeats with group and client id, and an unregistration at the end (PRO-02, CLI-05)."""
     async with running(topics={"T": 1}) as cluster:
         async with Producer("G", cluster.address) as producer:
             await producer.send("T", "x")
@@ -467,7 +467,7 @@ async def test_brokers_learn_about_the_producer_and_that_it_left() -> None:
 
 
 async def test_unique_keys_differ_and_a_message_keeps_its_own() -> None:
-    """PRO-05: one key per message object, for ever."""
+    """Law: each message object has its own unique key and keeps it (PRO-05)."""
     async with running(topics={"T": 1}) as cluster, Producer("G", cluster.address) as producer:
         message = Message(topic="T", body=b"x")
         first = await producer.send(message)
@@ -479,7 +479,7 @@ async def test_unique_keys_differ_and_a_message_keeps_its_own() -> None:
 
 
 async def test_credentials_sign_every_request_to_a_broker() -> None:
-    """ACL: AccessKey and Signature beside the fields."""
+    """Law: with credentials, every request to a broker has AccessKey and Signature."""
     client = ClientSettings(access_key="RocketMQ", secret_key="12345678")
     async with (
         running(topics={"T": 1}) as cluster,
@@ -494,7 +494,7 @@ async def test_credentials_sign_every_request_to_a_broker() -> None:
 
 @pytest.mark.parametrize("retries", [0, 1, 2])
 async def test_an_asynchronous_send_is_tried_as_often_as_its_setting_says(retries: int) -> None:
-    """SND-03: a connection that is cut under each try; one try, and as many more as the setting."""
+    """Law: an asynchronous send is tried once and as often again as its setting says (SND-03)."""
     settings = ProducerSettings(retry_times_when_send_async_failed=retries)
     async with (
         running(topics={"T": 2}) as cluster,
@@ -510,7 +510,7 @@ async def test_an_asynchronous_send_is_tried_as_often_as_its_setting_says(retrie
 
 
 async def test_a_body_is_bytes_and_comes_back_as_it_was() -> None:
-    """PRO-04: every byte, no text, what looks like properties; an empty one is refused as Java does."""
+    """Law: a body's bytes are stored unchanged; an empty one is refused, as in Java (PRO-04)."""
     bodies = [bytes(range(256)), b"\xff\xfe\x00", b"a\x01b\x02", b"\n", b"{"]
     async with running(topics={"T": 1}) as cluster, Producer("G", cluster.address) as producer:
         for body in bodies:
@@ -522,7 +522,7 @@ async def test_a_body_is_bytes_and_comes_back_as_it_was() -> None:
 
 
 async def test_routes_are_read_again_after_the_period() -> None:
-    """CLI-06, NSR-07: a queue that is added is known one pollNameServerInterval later, without a failure."""
+    """Law: routes are refreshed after pollNameServerInterval without a failure (CLI-06, NSR-07)."""
     settings = ClientSettings(poll_name_server_interval=0.05)
     async with (
         running(topics={"T": 1}) as cluster,

@@ -1,4 +1,4 @@
-"""Sends while the number of a topic's queues is being changed."""
+"""Sends while the number of a topic's queues changes."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -32,7 +32,7 @@ def _said(cluster: FakeCluster, code: int = SEND) -> list[str | None]:
 
 
 def _grow(cluster: FakeCluster, count: int) -> Fault:
-    """Refuse a send because the topic has more queues by now."""
+    """Refuse a send because the topic has more queues now."""
 
     def fault(command: RemotingCommand, _conn: Connection) -> RemotingCommand:
         cluster.topics["T"] = count
@@ -42,7 +42,7 @@ def _grow(cluster: FakeCluster, count: int) -> Fault:
 
 
 async def test_a_send_says_from_how_many_queues_it_was_chosen() -> None:
-    """Only where the number is part of the order: brokers of other topics need not know."""
+    """Law: in an ordered topic a send says from how many queues it was chosen."""
     for ordered, said in ((True, ["4"]), (False, [None])):
         async with (
             running(topics={"T": 4}, ordered=ordered) as cluster,
@@ -53,7 +53,7 @@ async def test_a_send_says_from_how_many_queues_it_was_chosen() -> None:
 
 
 async def test_a_send_that_was_chosen_from_an_old_list_is_chosen_again() -> None:
-    """The caller sees one success; the message is stored once, where its key belongs by now."""
+    """Law: a send chosen from an old list is chosen again; the caller sees one success, and the message is stored once."""
     async with (
         running(topics={"T": 4}, ordered=True) as cluster,
         Producer("G", cluster.address) as producer,
@@ -67,7 +67,7 @@ async def test_a_send_that_was_chosen_from_an_old_list_is_chosen_again() -> None
 
 
 async def test_a_send_waits_while_writes_are_fenced() -> None:
-    """Beyond the time-out of a try, because nothing was stored and nothing is unknown."""
+    """Law: while the topic is fenced a send waits, beyond the time-out of a try, because nothing is unknown."""
     settings = ProducerSettings(send_message_timeout=0.05)
     async with (
         running(topics={"T": 4}, ordered=True) as cluster,
@@ -80,7 +80,7 @@ async def test_a_send_waits_while_writes_are_fenced() -> None:
 
 
 async def test_patience_ends_with_a_definite_refusal() -> None:
-    """Its own setting, or the time-out that the caller has named."""
+    """Law: the wait ends with a definite refusal, after queue_change_patience or the caller's time-out."""
     settings = ProducerSettings(queue_change_patience=0.1)
     async with (
         running(topics={"T": 4}, ordered=True) as cluster,
@@ -95,7 +95,7 @@ async def test_patience_ends_with_a_definite_refusal() -> None:
 
 
 async def test_a_send_that_lingers_waits_no_longer_than_its_own_time() -> None:
-    """Law: a time-out covers all tries. The sends that wait with it go on, but for those of its key, which are behind it."""
+    """Law: a lingering send waits no longer than its own time-out; others go on, except those behind it with its key."""
     async with (
         running(topics={"T": 4}, ordered=True) as cluster,
         Producer("G", cluster.address, linger=0.005) as producer,
@@ -129,7 +129,7 @@ async def test_a_send_that_lingers_waits_no_longer_than_its_own_time() -> None:
 
 
 async def test_the_own_time_of_a_send_that_lingers_wins_over_patience() -> None:
-    """As without lingering."""
+    """Law: a lingering send's own time-out wins over queue_change_patience."""
     settings = ProducerSettings(queue_change_patience=0.05)
     async with (
         running(topics={"T": 4}, ordered=True) as cluster,
@@ -147,7 +147,7 @@ async def test_the_own_time_of_a_send_that_lingers_wins_over_patience() -> None:
 
 
 async def test_sends_of_one_key_stay_in_the_order_of_their_calls_through_a_change() -> None:
-    """Those that wait behind a refused one go to the new queue after it."""
+    """Law: sends of one key stay in order through a change; those behind a refused one follow it to the new queue."""
     async with (
         running(topics={"T": 4}, ordered=True) as cluster,
         Producer("G", cluster.address) as producer,
@@ -163,7 +163,7 @@ async def test_sends_of_one_key_stay_in_the_order_of_their_calls_through_a_chang
 
 
 async def test_a_batch_is_chosen_again_as_a_whole() -> None:
-    """All its messages in the queue of the new list."""
+    """Law: a batch is chosen again as a whole."""
     async with (
         running(topics={"T": 4}, ordered=True) as cluster,
         Producer("G", cluster.address) as producer,
@@ -178,7 +178,7 @@ async def test_a_batch_is_chosen_again_as_a_whole() -> None:
 
 
 async def test_a_consumer_that_learns_of_other_queues_asks_for_them_immediately() -> None:
-    """It does not wait for its next look at the name servers, half a minute later."""
+    """Law: a consumer that hears of new queues asks for them immediately, not half a minute later."""
     seen: list[bytes] = []
 
     async def listener(
@@ -232,7 +232,7 @@ def _gone(cluster: FakeCluster) -> Fault:
 async def test_a_send_that_may_be_stored_is_not_refused_after_a_change(
     send: Callable[[Producer], Awaitable[None]], linger: float, end: str
 ) -> None:
-    """Law: its answer was lost, so nothing that happens after the queues changed proves that it is not stored."""
+    """Law: a send whose answer was lost stays unknown, whatever happens after the queues changed."""
     async with (
         running(topics={"T": 4}, ordered=True) as cluster,
         TransactionProducer(
@@ -257,7 +257,7 @@ async def test_a_send_that_may_be_stored_is_not_refused_after_a_change(
 
 
 async def test_of_sends_that_linger_only_those_that_may_be_stored_are_unknown() -> None:
-    """Law: one queue's lost answer says nothing about the sends to another queue."""
+    """Law: of lingering sends only those to the queue with the lost answer are unknown."""
     settings = ProducerSettings(queue_change_patience=0.1)
     async with (
         running(topics={"T": 4}, ordered=True) as cluster,
@@ -265,7 +265,7 @@ async def test_of_sends_that_linger_only_those_that_may_be_stored_are_unknown() 
     ):
 
         def lose_answer(_command: RemotingCommand, conn: Connection) -> None:
-            # The answer to the other send is read by then.
+            # The answer to the other send has been read by then.
             asyncio.get_running_loop().call_later(0.05, partial(conn.close, orderly=False))
 
         cluster.faults[SEND] = [refuse(CHANGED), lose_answer] + [refuse(CHANGED)] * 1_000

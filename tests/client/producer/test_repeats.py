@@ -1,4 +1,4 @@
-"""A message that is sent again, and a send that is not tried: refused is said of what is in no log."""
+"""Messages that are sent again and sends that are not tried: "refused" is said only if no try can be stored."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -33,7 +33,7 @@ RESEND: dict[str, Callable[..., Awaitable[SendResult]]] = {
 async def test_a_refused_repeat_of_an_unknown_send_stays_unknown(
     repeat: str, linger: float
 ) -> None:
-    """The object was stored by its first send: the answer to a later one does not undo that, until one is acknowledged."""
+    """Law: a refused repeat of an unknown send stays unknown until one is acknowledged."""
     message = Message(topic="T", body=b"x", key="k")
     async with (
         running(topics={"T": 1}, ordered=True) as cluster,
@@ -62,7 +62,7 @@ async def test_a_refused_repeat_of_an_unknown_send_stays_unknown(
 
 
 async def test_a_refused_repeat_behind_a_failed_send_stays_unknown() -> None:
-    """It never left, but the send before it, of the same object, was cancelled under way or had no answer at all."""
+    """Law: a repeat refused unsent is unknown if an earlier send of its object was cancelled or not answered."""
     first = Message(topic="T", body=b"x", key="k")
     second = Message(topic="T", body=b"y", key="k")
     async with running(topics={"T": 1}) as cluster, Producer("G", cluster.address) as producer:
@@ -82,7 +82,7 @@ async def test_a_refused_repeat_behind_a_failed_send_stays_unknown() -> None:
 
 @pytest.mark.parametrize("linger", [0, 0.001])
 async def test_sends_that_are_repeated_keep_the_order_of_their_calls(linger: float) -> None:
-    """The first may be stored, those behind it are refused: the caller sends all of them again."""
+    """Law: if several sends of a key fail, the caller may repeat all of them in order, and each is stored once."""
     messages = [Message(topic="T", body=body, key="k") for body in (b"1", b"2", b"3")]
     async with (
         running(topics={"T": 1}, ordered=True) as cluster,
@@ -105,7 +105,7 @@ async def test_sends_that_are_repeated_keep_the_order_of_their_calls(linger: flo
 
 @pytest.mark.parametrize("linger", [0, 0.001])
 async def test_a_repeat_behind_its_own_first_send_is_as_unknown_as_that(linger: float) -> None:
-    """It is refused unsent, but the send before it may have stored the object."""
+    """Law: a repeat behind its own unknown first send is unknown too."""
     message = Message(topic="T", body=b"x", key="k")
     async with (
         running(topics={"T": 1}) as cluster,
@@ -127,7 +127,7 @@ async def test_a_repeat_behind_its_own_first_send_is_as_unknown_as_that(linger: 
 async def test_a_refusal_after_an_acknowledgement_that_nobody_heard_is_unknown(
     first: str, linger: float
 ) -> None:
-    """Law: a send that is cancelled while it is under way may be stored, also when the line that it left in is told so."""
+    """Law: a send cancelled while under way may be stored, even if its acknowledgement is read by nobody."""
     message = Message(topic="T", body=b"x", key="k")
     async with (
         running(topics={"T": 1}, ordered=True) as cluster,
@@ -166,7 +166,7 @@ async def test_a_refusal_after_an_acknowledgement_that_nobody_heard_is_unknown(
 async def test_an_outcome_that_meets_the_cancellation_of_its_caller_is_not_heard(
     stored: bool,
 ) -> None:
-    """The caller is not told any more; a refusal leaves the message as it was."""
+    """Law: an outcome that meets its caller's cancellation is not reported; a refusal leaves the message as it was."""
     message = Message(topic="T", body=b"x", key="k")
     outcome: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
     caller = asyncio.create_task(heard([message], outcome))
@@ -183,7 +183,7 @@ async def test_an_outcome_that_meets_the_cancellation_of_its_caller_is_not_heard
 
 
 async def test_a_repeat_that_is_cancelled_before_its_turn_is_not_sent() -> None:
-    """Like any other send that waits behind one of its key."""
+    """Law: a repeat cancelled before its turn is not sent."""
     message = Message(topic="T", body=b"x", key="k")
     message.unique_key, message.maybe_stored = "C0A80001000118B4AAC2", True
     async with running(topics={"T": 1}) as cluster, Producer("G", cluster.address) as producer:
@@ -201,7 +201,7 @@ async def test_a_repeat_that_is_cancelled_before_its_turn_is_not_sent() -> None:
 
 @pytest.mark.parametrize("timeout", [0, -1, float("-inf"), timedelta(0)])
 async def test_a_send_without_time_is_not_tried(timeout: float | timedelta) -> None:
-    """A try of a millisecond would end as unknown."""
+    """Law: a send without time left is refused and not tried."""
     async with running(topics={"T": 1}) as cluster, Producer("G", cluster.address) as producer:
         message = Message(topic="T", body=b"x")
         for send in RESEND.values():
@@ -212,7 +212,7 @@ async def test_a_send_without_time_is_not_tried(timeout: float | timedelta) -> N
 
 
 async def test_a_send_from_a_thread_without_a_loop_says_so() -> None:
-    """Its future could belong to no loop."""
+    """Law: `send_nowait` from a thread without a loop raises."""
     async with running(topics={"T": 1}) as cluster, Producer("G", cluster.address) as producer:
         with pytest.raises(StateError, match="runs on another event loop"):
             await asyncio.to_thread(producer.send_nowait, "T", "x")

@@ -1,4 +1,4 @@
-"""The time of requests, replies and one-way sends while name servers or brokers hang."""
+"""The time-outs of requests, replies and one-way sends while name servers or brokers hang."""
 
 import asyncio
 import time
@@ -51,7 +51,7 @@ CALLS: dict[str, tuple[Callable[[Producer], Awaitable[object]], type[Exception],
 async def test_a_call_ends_with_its_time_while_name_servers_hang(
     monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    """Law: the time-out covers the question where the topic is."""
+    """Law: a call's time-out covers the question for the topic's route."""
     monkeypatch.setattr(instance, "_NAME_SERVER_TIMEOUT_S", 600.0)
     make, error, text = CALLS[call]
     settings = ProducerSettings(send_message_timeout=0.2)
@@ -70,7 +70,7 @@ async def test_a_call_ends_with_its_time_while_name_servers_hang(
 async def test_a_oneway_send_ends_with_its_time_while_name_servers_hang_and_its_broker_is_away(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nobody hears of it, as of any that is lost."""
+    """Law: a one-way send ends with its time-out, without an error."""
     monkeypatch.setattr(instance, "_NAME_SERVER_TIMEOUT_S", 600.0)
     settings = ProducerSettings(send_message_timeout=0.2)
     async with (
@@ -88,7 +88,7 @@ async def test_a_oneway_send_ends_with_its_time_while_name_servers_hang_and_its_
 
 
 async def test_a_request_waits_for_no_heartbeat_of_a_broker_that_hangs() -> None:
-    """Half of its time is left for the send, and its own broker knows the client by then."""
+    """Law: a request does not wait for the heartbeat to a hanging broker; its own broker knows the client before the send."""
     async with (
         nobody() as hangs,
         running(topics={"T": 1}) as cluster,

@@ -1,4 +1,4 @@
-"""The queue that a key leads to: the same as in Java."""
+"""The queue of a key: the same as in Java."""
 
 from itertools import cycle
 
@@ -48,12 +48,12 @@ MESSAGE = Message(topic="T", body=b"x")
     ],
 )
 def test_the_hash_is_javas(key: object, value: int) -> None:
-    """String, Integer, Long and Boolean hashCode, known values."""
+    """Law: the hash equals Java's hashCode of String, Integer, Long and Boolean."""
     assert java_hash(key) == value
 
 
 def test_a_hash_of_the_smallest_integer_has_a_queue() -> None:
-    """SEL-03: Java's selector fails there; here it is queue 0."""
+    """Law: a key whose hash is the smallest integer has queue 0; Java's selector fails there (SEL-03)."""
     assert hash_index("polygenelubricants", 4) == 0
 
 
@@ -61,49 +61,49 @@ def test_a_hash_of_the_smallest_integer_has_a_queue() -> None:
     ("key", "index"), [("TagA", 3), ("hello", 2), ("4711", 3), ("a", 1), (-5, 1)]
 )
 def test_a_key_takes_the_remainder_of_its_absolute_hash(key: str | int, index: int) -> None:
-    """SEL-03: abs(hashCode) % n."""
+    """Law: a key's queue is abs(hashCode) % n (SEL-03)."""
     assert by_hash(QUEUES, MESSAGE, key) == QUEUES[index]
 
 
 @given(st.integers(0, 2**63 - 1), st.integers(1, 64))
 def test_ids_go_to_their_remainder(number: int, count: int) -> None:
-    """SEL-02, SEL-08: id mod n, 64-bit ids included."""
+    """Law: by_modulo gives id mod n, also for 64-bit ids (SEL-02, SEL-08)."""
     assert modulo_index(number, count) == number % count
 
 
 @given(st.integers(-(2**63), -1), st.integers(1, 64))
 def test_a_negative_id_takes_the_queue_of_its_absolute_value(number: int, count: int) -> None:
-    """SEL-02: Java's remainder without its sign."""
+    """Law: a negative id has the queue of its absolute value (SEL-02)."""
     assert modulo_index(number, count) == -number % count
 
 
 def test_every_message_of_a_key_goes_to_one_queue() -> None:
-    """SEL-04: 100 orders, three steps each."""
+    """Law: every message of a key goes to one queue (SEL-04)."""
     for order in range(100):
         assert len({by_hash(QUEUES, MESSAGE, f"order-{order}") for _ in range(3)}) == 1
 
 
 @pytest.mark.parametrize("key", [1.5, b"raw", None, 2**63])
 def test_a_key_without_a_java_hash_is_refused(key: object) -> None:
-    """The text says what to pass instead."""
+    """Law: a key without a Java hash is refused with what to pass instead."""
     with pytest.raises(SettingError, match=r"text or a 64-bit integer|pass str"):
         java_hash(key)
 
 
 def test_modulo_wants_an_integer() -> None:
-    """Text belongs to key=."""
+    """Law: by_modulo refuses a text, which belongs to key=."""
     with pytest.raises(SettingError, match="takes an integer, not str"):
         by_modulo(QUEUES, MESSAGE, "7")
     assert by_modulo(QUEUES, MESSAGE, 7) == QUEUES[3]
 
 
 def test_random_asks_for_a_number_below_the_count() -> None:
-    """SelectMessageQueueByRandom."""
+    """Law: by_random asks for a number below the count (SelectMessageQueueByRandom)."""
     assert by_random(lambda count: count - 1)(QUEUES, MESSAGE, None) == QUEUES[3]
 
 
 def test_machine_rooms_restrict_the_queues() -> None:
-    """The room stands before the @ of the broker's name."""
+    """Law: by_machine_room restricts the queues to brokers whose name has the room before the @."""
     far = MessageQueue("T", "room1@b", 0)
     near = MessageQueue("T", "room2@b", 0)
 
@@ -115,7 +115,7 @@ def test_machine_rooms_restrict_the_queues() -> None:
 
 
 def test_what_a_selector_returns_is_checked() -> None:
-    """SEL-09: nothing, or something foreign: nothing is sent."""
+    """Law: a selector that returns nothing, or a queue of another topic, sends nothing (SEL-09)."""
 
     def chosen(selected: object) -> MessageQueue:
         return by_selector(lambda *_: selected, QUEUES, MESSAGE, None)  # type: ignore[arg-type]  # as users err
@@ -128,7 +128,7 @@ def test_what_a_selector_returns_is_checked() -> None:
 
 
 def test_plain_sends_are_spread_evenly() -> None:
-    """PRO-14: 400 sends, 100 each."""
+    """Law: plain sends are spread evenly (PRO-14)."""
     turn = RoundRobin()
     counts = dict.fromkeys(QUEUES, 0)
 
@@ -139,7 +139,7 @@ def test_plain_sends_are_spread_evenly() -> None:
 
 
 def test_the_broker_that_failed_last_is_left_out_when_there_is_another() -> None:
-    """PRO-14: round robin avoids it; alone it is used all the same."""
+    """Law: round robin avoids the broker that failed last, if there is another (PRO-14)."""
     mixed = (*QUEUES[:2], MessageQueue("T", "broker-b", 0))
     turn = RoundRobin()
 

@@ -1,4 +1,4 @@
-"""Outcomes that a producer knows of a send while it is tried, and messages that it may send."""
+"""The outcome of a send after its tries, and the messages that may be sent."""
 
 import ast
 import inspect
@@ -38,7 +38,7 @@ def _answer(code: int, remark: str = "no") -> RemotingCommand:
 
 
 def test_a_send_whose_every_try_was_refused_is_refused() -> None:
-    """SND-11: code, broker and "stored: no"."""
+    """Law: a send whose tries were all refused is refused, with code, broker and "stored: no" (SND-11)."""
     attempts = Attempts(3.0, "T")
     attempts.note_refusal("b:1", _answer(14, "disk full"))
 
@@ -51,7 +51,7 @@ def test_a_send_whose_every_try_was_refused_is_refused() -> None:
 
 
 def test_a_refusal_after_a_lost_answer_is_still_unknown() -> None:
-    """The first try may be in the log whatever is said about the second."""
+    """Law: a refusal after a lost answer is unknown, because the first try may be stored."""
     attempts = Attempts(3.0, "T")
     attempts.note_failure("b:1", ConnectionLost("reset", address="b:1", maybe_sent=True))
     attempts.note_refusal("b:1", _answer(14))
@@ -60,7 +60,7 @@ def test_a_refusal_after_a_lost_answer_is_still_unknown() -> None:
 
 
 def test_a_fence_after_a_lost_answer_leaves_the_send_unknown() -> None:
-    """A growth can be given up: the first try, if it is late, is taken then (seed 3511)."""
+    """Law: a fence after a lost answer leaves the send unknown, because an aborted expansion may still accept the first try (seed 3511)."""
     attempts = Attempts(3.0, "T")
     attempts.note_failure("b:1", ConnectionLost("reset", address="b:1", maybe_sent=True))
     attempts.note_refusal("b:1", _answer(ResponseCode.ORDERLYMQ_QUEUES_CHANGED))
@@ -72,7 +72,7 @@ def test_a_fence_after_a_lost_answer_leaves_the_send_unknown() -> None:
 
 
 def test_a_send_that_never_left_is_refused() -> None:
-    """No connection, no leader: nothing can have been stored."""
+    """Law: a send that never left (no connection, no leader) is refused."""
     attempts = Attempts(3.0, "T")
     attempts.note_failure("b:1", ConnectFailed("refused", address="b:1", maybe_sent=False))
     attempts.note_no_address("broker-a")
@@ -86,7 +86,7 @@ def test_a_send_that_never_left_is_refused() -> None:
 
 @pytest.mark.parametrize("code", [2, 14, 215, 501, 1500])
 def test_answers_that_mean_later_are_tried_again_on_the_same_queue(code: int) -> None:
-    """Wire 4.9: definite, not stored, and not for ever."""
+    """Law: codes that mean "later" are tried again on the same queue (wire 4.9)."""
     attempts = Attempts(3.0, "T")
     attempts.note_refusal("b:1", _answer(code))
 
@@ -94,7 +94,7 @@ def test_answers_that_mean_later_are_tried_again_on_the_same_queue(code: int) ->
 
 
 def test_a_busy_broker_behind_code_1_is_tried_again() -> None:
-    """FLW-07: `[PC_SYNCHRONIZED]broker busy`."""
+    """Law: code 1 with "broker busy" is tried again (FLW-07)."""
     attempts = Attempts(3.0, "T")
     attempts.note_refusal("b:1", _answer(1, "[PC_SYNCHRONIZED]broker busy, start flow control"))
 
@@ -103,7 +103,7 @@ def test_a_busy_broker_behind_code_1_is_tried_again() -> None:
 
 @pytest.mark.parametrize("code", [1, 13, 16])
 def test_other_answers_are_final_for_a_fixed_queue(code: int) -> None:
-    """Trying the same again cannot help."""
+    """Law: other codes are final for a fixed queue."""
     attempts = Attempts(3.0, "T")
     attempts.note_refusal("b:1", _answer(code))
 
@@ -113,7 +113,7 @@ def test_other_answers_are_final_for_a_fixed_queue(code: int) -> None:
 
 @pytest.mark.parametrize("code", [1, 2, 14, 16, 17, 204, 205])
 def test_a_plain_send_tries_these_elsewhere(code: int) -> None:
-    """SND-06: RocketMQ's list, and 5.x's code 2."""
+    """Law: a plain send tries RocketMQ's list of codes, and 5.x's code 2, elsewhere (SND-06)."""
     attempts = Attempts(3.0, "T")
     attempts.note_refusal("b:1", _answer(code))
 
@@ -125,7 +125,7 @@ def test_a_plain_send_tries_these_elsewhere(code: int) -> None:
 
 
 def test_a_try_is_early_when_it_surely_stored_nothing_and_another_may_be_taken() -> None:
-    """No connection, no leader, busy; not a lost answer, nor a refusal for another reason."""
+    """Law: a try is early if it surely stored nothing and another may be accepted (no connection, no leader, busy)."""
     attempts = Attempts(3.0, "T")
     found: list[bool] = []
     for maybe_sent in (True, False):
@@ -141,7 +141,7 @@ def test_a_try_is_early_when_it_surely_stored_nothing_and_another_may_be_taken()
 
 
 def test_a_missing_topic_is_named_with_the_cure() -> None:
-    """PRO-08."""
+    """Law: a missing topic's error names the command that creates it (PRO-08)."""
     attempts = Attempts(3.0, "T")
     attempts.note_refusal("b:1", _answer(17, "topic[T] not exist"))
 
@@ -175,7 +175,7 @@ def test_a_missing_topic_is_named_with_the_cure() -> None:
     ],
 )
 def test_what_a_broker_would_refuse_is_refused_before(message: Message, text: str) -> None:
-    """PRO-04, PRO-11: with the limit in the text."""
+    """Law: what a broker would refuse is refused before, with the limit in the text (PRO-04, PRO-11)."""
     with pytest.raises(SettingError) as caught:
         check_message(message, 4 * MIB)
 
@@ -197,13 +197,13 @@ def test_what_a_broker_would_refuse_is_refused_before(message: Message, text: st
     ],
 )
 def test_a_message_is_made_of_what_can_be_sent(given: dict[str, Any], text: str) -> None:
-    """Law: what would fail in the connection, under the sends of others, is refused where it is given."""
+    """Law: a message's constructor refuses what would fail in the connection."""
     with pytest.raises(SettingError, match=text):
         Message(**{"topic": "T", "body": b"x", **given})
 
 
 def test_a_body_that_is_set_later_is_checked_when_it_is_sent() -> None:
-    """The object may have changed since it was made."""
+    """Law: a body set later is checked when it is sent."""
     message = Message(topic="T", body=b"x")
     message.body = {"a": 1}  # type: ignore[assignment]  # as users err
 
@@ -212,7 +212,7 @@ def test_a_body_that_is_set_later_is_checked_when_it_is_sent() -> None:
 
 
 def test_the_constructor_that_type_checkers_read_is_that_of_the_fields() -> None:
-    """Law: a message takes text as its type says, and the declared constructor lacks no field of the real one."""
+    """Law: the constructor declared for type checkers has the real one's fields, and takes text as a body."""
     (declared,) = (
         node
         for node in ast.walk(ast.parse(inspect.getsource(Message)))
@@ -228,7 +228,7 @@ def test_the_constructor_that_type_checkers_read_is_that_of_the_fields() -> None
 
 
 def test_a_buffer_may_be_filled_again_while_its_message_is_on_its_way() -> None:
-    """A repeat after a lost answer must have the body of the first try."""
+    """Law: a message copies a mutable buffer, so that a repeat has the same body."""
     buffer = bytearray(b"one")
     messages = [Message(topic="T", body=body) for body in (buffer, memoryview(buffer))]
     buffer[:] = b"two"
@@ -238,19 +238,19 @@ def test_a_buffer_may_be_filled_again_while_its_message_is_on_its_way() -> None:
 
 @pytest.mark.parametrize("linger", [-1, inf, 61, nan])
 def test_a_linger_has_an_end(linger: float) -> None:
-    """A send without company would wait for ever."""
+    """Law: linger has a maximum; a send without company would wait for ever."""
     with pytest.raises(SettingError, match=r"linger is|not a time span"):
         Producer("P", linger=linger)
 
 
 def test_the_largest_message_passes() -> None:
-    """PRO-11: exactly 4 MiB."""
+    """Law: a message of exactly 4 MiB is accepted (PRO-11)."""
     check_message(Message(topic="T", body=b"x" * 4 * MIB), 4 * MIB)
 
 
 @pytest.mark.parametrize("name", ["KEYS", "OMQ_BODY_CRC", "OMQ_HELD_BEHIND"])
 def test_reserved_property_names_are_refused(name: str) -> None:
-    """Wire 2.2: as 4.x clients do; and our own, by which two messages of a program would be one."""
+    """Law: reserved property names are refused, those of 4.x clients and our own (wire 2.2)."""
     with pytest.raises(SettingError, match=f"{name} is reserved"):
         Message(topic="T", body=b"x", properties={name: "a"})
 
@@ -276,7 +276,7 @@ def test_reserved_property_names_are_refused(name: str) -> None:
     ],
 )
 def test_batches_that_cannot_be_one_append_are_refused(messages: Any, text: str) -> None:
-    """BAT-03, BAT-04: with the reason."""
+    """Law: a batch that cannot be stored together is refused with the reason (BAT-03, BAT-04)."""
     with pytest.raises(SettingError) as caught:
         check_batch(messages, 4 * MIB)
 
@@ -284,7 +284,7 @@ def test_batches_that_cannot_be_one_append_are_refused(messages: Any, text: str)
 
 
 def test_the_splitter_keeps_order_and_every_part_fits() -> None:
-    """BAT-04: a list of any size becomes batches."""
+    """Law: split_batch keeps the order, and every part fits (BAT-04)."""
     messages = [Message(topic="A", body=bytes([n]) * 300_000) for n in range(40)]
 
     parts = list(split_batch(messages))
@@ -302,11 +302,11 @@ def test_the_splitter_keeps_order_and_every_part_fits() -> None:
 def test_every_part_fits_with_what_it_gets_when_it_is_sent(
     monkeypatch: pytest.MonkeyPatch, size: int, key: str | None, traced: bool
 ) -> None:
-    """A key, unique keys, the properties of a trace."""
+    """Law: every part also fits with what a send adds: a key, unique keys, trace properties."""
     monkeypatch.setattr(sendoutcome, "installed", [object()] if traced else [])
     messages = [Message(topic="A", body=b"x" * size)] * 20_001
 
-    # The next parts are cut as this one, which is full.
+    # The next parts are cut like this one, which is full.
     part = next(split_batch(messages, key=key))
     assert len(part) < len(messages)
     check_batch(part, 4 * MIB)
@@ -324,7 +324,7 @@ class Level(IntEnum):
 
 
 def test_a_level_may_be_a_member_of_an_enum() -> None:
-    """Law: what is an integer is one, and stands in the properties as its number."""
+    """Law: a delay level may be a member of an enum and is stored as its number."""
     message = Message(topic="T", body=b"x", delay_level=Level.TEN_SECONDS)
 
     check_message(message, 1_000)
@@ -337,7 +337,7 @@ BESIDE = {"body": b"x", "tags": "A", "keys": "k", "properties": {"a": "b"}, "del
 
 @pytest.mark.parametrize("name", BESIDE)
 def test_what_a_message_says_itself_cannot_be_said_beside_it(name: str) -> None:
-    """It would be dropped: the message is sent as it is."""
+    """Law: an argument that a Message has itself is refused next to it."""
     nothing = {"body": b"", "tags": "", "keys": "", "properties": None, "delay_level": 0}
     given = {**nothing, name: BESIDE[name]}
 
@@ -346,7 +346,7 @@ def test_what_a_message_says_itself_cannot_be_said_beside_it(name: str) -> None:
 
 
 def test_only_one_argument_chooses_the_queue() -> None:
-    """A selector or a key beside a queue, or an argument without a selector, would be dropped."""
+    """Law: two arguments that choose the queue, or one without its selector, are refused."""
     with pytest.raises(SettingError, match="key or queue, not both"):
         check_choice(0, key="")
     with pytest.raises(SettingError, match="queue or selector, not both"):
@@ -360,7 +360,7 @@ def test_only_one_argument_chooses_the_queue() -> None:
 
 
 def test_the_key_of_a_batch_is_that_of_all_its_messages() -> None:
-    """One queue holds the batch; a message of another key would lie where its key is not read."""
+    """Law: a batch has one key; messages with different keys are refused."""
     plain, one, other = (Message(topic="T", body=b"x", key=key) for key in (None, "a", "b"))
 
     assert leading_message([plain, plain]) is plain

@@ -1,4 +1,4 @@
-"""Sends of one key that nobody waits for, and what stays behind them: batches, requests, sends with a selector."""
+"""Sends of one key that are not awaited, and what stays behind them: batches, requests, sends with a selector."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -29,7 +29,7 @@ CALLS: dict[str, Call] = {
 
 
 def _refuse(cluster: FakeCluster, times: int) -> None:
-    """Let sends be tried again so often that the last one, which is served, could pass them."""
+    """Let sends be tried again often, so that the last one, which is served, could pass them."""
 
     def fault(command: RemotingCommand, conn: Connection) -> RemotingCommand | None:
         is_last = b"last" in command.body
@@ -44,7 +44,7 @@ def _refuse(cluster: FakeCluster, times: int) -> None:
 async def test_whatever_has_the_key_stays_behind_the_sends_that_nobody_waits_for(
     call: Call, linger: float
 ) -> None:
-    """SND-04: the order of the calls is the order in the queue; the first send must be tried again."""
+    """Law: everything with a key stays behind earlier sends of that key, although the first is tried again (SND-04)."""
     async with (
         running(topics={"T": 4}, ordered=True) as cluster,
         Producer("G", cluster.address, linger=linger) as producer,
@@ -55,7 +55,7 @@ async def test_whatever_has_the_key_stays_behind_the_sends_that_nobody_waits_for
         last = asyncio.ensure_future(call(producer))
         queue = (await asyncio.gather(*first))[0].queue.queue_id
         await until(lambda: len(cluster.bodies("T", queue)) == 4)
-        last.cancel()  # a request, for which there is no reply
+        last.cancel()  # A request, to which no reply comes.
 
     assert cluster.bodies("T", queue) == [b"m0", b"m1", b"m2", b"last"]
 
@@ -65,7 +65,7 @@ async def test_whatever_has_the_key_stays_behind_the_sends_that_nobody_waits_for
 async def test_whatever_waits_behind_a_failed_send_is_refused_unsent(
     call: Call, linger: float
 ) -> None:
-    """A later message must not stand where the earlier one is missing."""
+    """Law: whatever waits behind a failed send of its key is refused unsent."""
     async with (
         running(topics={"T": 4}, ordered=True) as cluster,
         Producer("G", cluster.address, linger=linger) as producer,
@@ -83,7 +83,7 @@ async def test_whatever_waits_behind_a_failed_send_is_refused_unsent(
 
 
 async def test_a_request_that_waits_too_long_is_not_sent() -> None:
-    """Its time-out covers the send and what waits before it."""
+    """Law: a request's time-out covers its wait behind earlier sends."""
     async with running(topics={"T": 1}) as cluster, Producer("G", cluster.address) as producer:
         await producer.queues("T")
         _refuse(cluster, 6)
@@ -96,7 +96,7 @@ async def test_a_request_that_waits_too_long_is_not_sent() -> None:
 
 
 async def test_a_batch_to_a_queue_stays_behind_the_sends_to_this_queue() -> None:
-    """The same for the other thing that orders sends."""
+    """Law: a batch to a queue stays behind earlier sends to that queue."""
     async with running(topics={"T": 2}) as cluster, Producer("G", cluster.address) as producer:
         await producer.queues("T")
         _refuse(cluster, 4)

@@ -1,4 +1,4 @@
-"""Writing traces: complete, in the background, and never in the way."""
+"""Writing traces: complete, in the background, without disturbing sends."""
 
 import asyncio
 from typing import Any
@@ -35,7 +35,7 @@ def traces(cluster: FakeCluster) -> list[Trace]:
 
 
 async def test_each_send_is_traced_with_its_outcome() -> None:
-    """A producer that closes has sent all its traces; traces are not traced."""
+    """Law: each send is traced with its outcome before the producer has closed; traces are not traced."""
     async with running(topics={"T": 1, TRACES: 1}) as cluster:
         async with Producer("shop", cluster.address, trace=True) as producer:
             first = await producer.send("T", "hello", tags="A", keys="k1 k2")
@@ -63,7 +63,7 @@ async def test_each_send_is_traced_with_its_outcome() -> None:
 
 @pytest.mark.parametrize("linger", [0, 0.005])
 async def test_each_message_that_is_sent_together_with_others_is_traced(linger: float) -> None:
-    """Law: `trace` reports what becomes of each send. Batches and sends that lingered once had no trace."""
+    """Law: each message of a batch or of lingering sends is traced."""
     async with running(topics={"T": 1, TRACES: 1}) as cluster:
         async with Producer("shop", cluster.address, trace=True, linger=linger) as producer:
             sent = [producer.send_nowait("T", f"n{number}") for number in range(3)]
@@ -89,7 +89,7 @@ async def test_each_message_that_is_sent_together_with_others_is_traced(linger: 
 
 
 async def test_a_consumer_traces_the_beginning_and_the_end() -> None:
-    """Both records carry the same request id."""
+    """Law: a consumer traces begin and end with the same request id."""
     done = asyncio.Event()
 
     async def listener(_messages: object, _context: object) -> ConcurrentResult:
@@ -118,7 +118,7 @@ async def test_a_consumer_traces_the_beginning_and_the_end() -> None:
 
 
 async def test_tracing_that_fails_disturbs_nobody() -> None:
-    """Without a trace topic messages are sent as ever; what is too much is dropped and counted."""
+    """Law: without a trace topic messages are sent as usual; traces beyond a limit are dropped and counted."""
     async with running(topics={"T": 1}) as cluster:
         async with Producer("shop", cluster.address, trace="nowhere") as producer:
             assert (await producer.send("T", "hello")).queue_offset == 0
@@ -131,7 +131,7 @@ async def test_tracing_that_fails_disturbs_nobody() -> None:
 
 @pytest.mark.parametrize("what", ["tags", "keys"])
 async def test_a_send_without_tags_or_keys_is_traced(what: str) -> None:
-    """None is none: a stored send raised a TypeError, or the client could not be closed."""
+    """Law: a send with None as tags or keys is traced."""
     nothing: dict[str, Any] = {what: None}
     async with running(topics={"T": 1, TRACES: 1}) as cluster:
         async with Producer("shop", cluster.address, trace=True) as producer:
@@ -141,7 +141,7 @@ async def test_a_send_without_tags_or_keys_is_traced(what: str) -> None:
 
 
 async def test_a_group_with_the_longest_name_is_traced() -> None:
-    """The name of the tracer's own producer was too long, and the client half started."""
+    """Law: a group with the longest name can be traced."""
     group, done = "g" * 255, asyncio.Event()
 
     async def listener(_messages: object, _context: object) -> None:
@@ -156,7 +156,8 @@ async def test_a_group_with_the_longest_name_is_traced() -> None:
             topics="T",
             listener=listener,
             consume_from="first",
-            message_model=MessageModel.BROADCASTING,  # which has no retry topic with a name of that length
+            # It has no retry topic, whose name would be too long.
+            message_model=MessageModel.BROADCASTING,
             offset_store=BrokerOffsets(ClientInstance(cluster.address), group),
             trace=True,
         ):
@@ -166,7 +167,7 @@ async def test_a_group_with_the_longest_name_is_traced() -> None:
 
 
 async def test_a_trace_that_cannot_be_written_keeps_no_client_from_its_end() -> None:
-    """Law: tracing disturbs nobody."""
+    """Law: a trace that cannot be written does not stop the close."""
     async with running(topics={"T": 1, TRACES: 1}) as cluster:
         producer = Producer("shop", cluster.address, trace=True)
         await producer.start()
@@ -181,7 +182,7 @@ async def test_a_trace_that_cannot_be_written_keeps_no_client_from_its_end() -> 
 async def test_each_trace_is_sent_or_counted_when_its_client_closes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Law: closing takes one short time for all of them. Three seconds for each hundred were a minute."""
+    """Law: closing takes one short time for all traces; the others are counted as dropped."""
     monkeypatch.setattr("orderlymq.producer.tracer._CLOSE_S", 0.05)
     async with running(topics={TRACES: 1}) as cluster:
         cluster.faults[310] = [silence] * 9
@@ -198,7 +199,7 @@ async def test_each_trace_is_sent_or_counted_when_its_client_closes(
 
 
 async def test_traces_that_are_under_way_when_their_client_closes_arrive() -> None:
-    """The answer comes during the end."""
+    """Law: traces that are under way at the close arrive."""
     closing: list[asyncio.Task[None]] = []
     async with running(topics={TRACES: 1}) as cluster:
         tracer = Tracer(ClientInstance(cluster.address), "x", "x")
@@ -221,7 +222,7 @@ async def test_traces_that_are_under_way_when_their_client_closes_arrive() -> No
 
 
 async def test_a_refused_send_is_traced_as_failed() -> None:
-    """The error reaches the caller unchanged."""
+    """Law: a refused send is traced as failed, and its error is unchanged."""
     async with running(topics={"T": 1, TRACES: 1}) as cluster:
         async with Producer("shop", cluster.address, trace=True) as producer:
             cluster.faults[310].append(refuse(13))

@@ -1,4 +1,4 @@
-"""A transaction producer that a broker asks: where the answer goes, and the end of the producer meanwhile."""
+"""A broker's checks of a transaction producer: where the answer goes, and closing meanwhile."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ from tests.waiting import until
 
 
 def ask(cluster: FakeCluster) -> None:
-    """Ask down each connection what became of the last message of T."""
+    """Ask over each connection about the last message of T."""
     header, body = CheckTransactionStateHeader(1, 1), encode_record(cluster.logs["T", 0][-1])
     for conn in cluster.connections:
         conn.send(
@@ -29,7 +29,7 @@ def ask(cluster: FakeCluster) -> None:
 
 
 async def test_the_answer_to_a_check_goes_to_the_address_that_was_called() -> None:
-    """Law: an answer takes the way that sends take; by its IP address a gateway, or a server with TLS, is another one."""
+    """Law: the answer goes to the broker's address in the route, as sends do, not to its IP address."""
     asked_by: list[Connection] = []
 
     def end(command: RemotingCommand, conn: Connection) -> RemotingCommand:
@@ -39,7 +39,7 @@ async def test_the_answer_to_a_check_goes_to_the_address_that_was_called() -> No
     async with running(topics={"T": 1}) as cluster:
         cluster.append("T", 0, b"half", encode_properties({PGROUP: "tx"}))
         cluster.faults[RequestCode.END_TRANSACTION] = [end]
-        cluster.host = "localhost"  # in its route
+        cluster.host = "localhost"  # In its route.
         instance = ClientInstance(cluster.address)
         producer = TransactionProducer(
             "tx", instance=instance, check=lambda _: TransactionState.COMMIT
@@ -57,7 +57,7 @@ async def test_the_answer_to_a_check_goes_to_the_address_that_was_called() -> No
 async def test_a_check_that_goes_on_though_it_is_cancelled_does_not_keep_its_producer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Law: `close` ends, whatever the functions of the program do."""
+    """Law: `close` ends even if a check ignores its cancellation."""
     monkeypatch.setattr("orderlymq.producer.transactions._CANCEL_S", 0.01)
     begun, finish = asyncio.Event(), asyncio.Event()
 
@@ -84,9 +84,7 @@ async def test_a_check_that_goes_on_though_it_is_cancelled_does_not_keep_its_pro
 async def test_a_check_that_raises_what_no_future_carries_leaves_the_next_one_its_place(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Law: no check is waited for after its end. Of 16 that `next` had nothing for, each kept its place for ever, and the broker got
-    no answer any more.
-    """
+    """Law: a check that raises StopIteration frees its place; 16 of them once blocked all later checks."""
     monkeypatch.setattr("orderlymq.producer.transactions.CHECKS_RUNNING_MAX", 1)
     rows = iter([TransactionState.COMMIT])
     asked: list[str] = []
@@ -134,9 +132,7 @@ async def cancelled_within(_message: Message) -> TransactionState:
 async def test_whatever_a_local_transaction_raises_is_returned(
     execute: Execute, error: type[Exception]
 ) -> None:
-    """Law: the half message is stored, so its sender is told so, and what went wrong. One waited for ever, or was told of a
-    cancellation that nobody had asked for.
-    """
+    """Law: whatever a local transaction raises is returned with the result, because the half message is stored."""
     async with running(topics={"T": 1}) as cluster:
         cluster.faults[RequestCode.END_TRANSACTION] = [lambda command, _: command.reply()]
         async with (

@@ -1,4 +1,4 @@
-"""Transactions and requests of the SDK against real brokers, through the leader's death too."""
+"""Transactions and requests of the SDK with real brokers, also when the leader dies."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -42,7 +42,7 @@ FAST = {
 
 @pytest.fixture(scope="module")
 def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
-    """A name server and one broker that asks soon and gives up soon."""
+    """A name server and one broker with short time-outs for checks."""
     directory = tmp_path_factory.mktemp("transactions")
     with Group(directory, replicas=1, overrides=FAST) as found:
         yield found
@@ -62,7 +62,7 @@ def nobody(message: ReceivedMessage) -> TransactionState:
 
 @asynccontextmanager
 async def reading(group: Group, topic: str) -> AsyncIterator[LitePullConsumer]:
-    """A consumer that begins at the first message."""
+    """Return a consumer that begins at the first message."""
     consumer = LitePullConsumer(f"readers-{topic}", group.name_server_address, consume_from="first")
     consumer.subscribe(topic)
     async with consumer:
@@ -70,7 +70,7 @@ async def reading(group: Group, topic: str) -> AsyncIterator[LitePullConsumer]:
 
 
 async def seen(group: Group, topic: str, count: int, *, patience_s: float = 0.8) -> list[str]:
-    """Return what a consumer gets, waiting a little for more than is expected."""
+    """Return the messages that a consumer gets; wait a little for more than expected."""
     found: list[str] = []
     async with reading(group, topic) as consumer, asyncio.timeout(30):
         while len(found) < count:
@@ -88,7 +88,7 @@ async def first_of(group: Group, topic: str) -> ReceivedMessage:
 
 
 async def test_commit_is_seen_and_rollback_is_not(group: Group, topic: str) -> None:
-    """In the order of the commits, and each commit once."""
+    """Law: committed messages are delivered once, in the order of their commits; rolled-back ones are not."""
     async with TransactionProducer("tx", group.name_server_address, check=nobody) as producer:
         first = await producer.send_in_transaction(topic, "A", key="k", execute=lambda _: COMMIT)
         second = await producer.send_in_transaction(topic, "B", key="k", execute=lambda _: ROLLBACK)
@@ -104,7 +104,7 @@ async def test_commit_is_seen_and_rollback_is_not(group: Group, topic: str) -> N
 
 
 async def test_what_was_unknown_is_decided_by_a_check(group: Group, topic: str) -> None:
-    """The check sees the message as it was sent, its key and id included."""
+    """Law: a check gets the message as it was sent, with key and id, and decides."""
     asked: list[ReceivedMessage] = []
 
     async def check(message: ReceivedMessage) -> TransactionState:
@@ -126,7 +126,7 @@ async def test_what_was_unknown_is_decided_by_a_check(group: Group, topic: str) 
 async def test_a_local_transaction_that_raises_is_unknown_and_reported_to_the_caller(
     group: Group, topic: str
 ) -> None:
-    """Nothing is raised: the message is in the broker's hands, and a check decides."""
+    """Law: a local transaction that raises is unknown and reported in the result; a check decides."""
     failure = RuntimeError("the database is away")
 
     def execute(_: Message) -> TransactionState:
@@ -145,7 +145,7 @@ async def test_a_local_transaction_that_raises_is_unknown_and_reported_to_the_ca
 async def test_a_transaction_that_nobody_decides_is_put_aside_and_can_be_resumed(
     group: Group, topic: str
 ) -> None:
-    """The command line shows it; asked again, the producer knows, and the message is seen once."""
+    """Law: a transaction that nobody decides is put aside; resumed by the command, it is delivered once."""
     answers = [UNKNOWN, UNKNOWN]
     async with TransactionProducer(
         "undecided", group.name_server_address, check=lambda _: answers.pop() if answers else COMMIT
@@ -171,7 +171,7 @@ def _run(group: Group, *arguments: str) -> str:
 
 
 async def test_the_end_is_reported_to_the_next_leader(tmp_path: Path) -> None:
-    """The leader dies while the local transaction runs: the commit reaches its successor."""
+    """Law: if the leader dies during the local transaction, the commit goes to the next one."""
     found = Group(tmp_path, replicas=3, overrides=FAST)
     try:
         await asyncio.to_thread(found.start)
@@ -194,7 +194,7 @@ async def test_the_end_is_reported_to_the_next_leader(tmp_path: Path) -> None:
 
 
 def test_transactions_without_asyncio(group: Group) -> None:
-    """Plain functions, a plain call."""
+    """Law: transactions work without asyncio."""
     with blocking.AdminClient(group.name_server_address) as admin:
         admin.create_topic("plain", queues=1)
     with blocking.TransactionProducer("tx4", group.name_server_address, check=nobody) as producer:
@@ -204,7 +204,7 @@ def test_transactions_without_asyncio(group: Group) -> None:
 
 
 async def test_a_transactional_message_takes_no_delay_level(group: Group, topic: str) -> None:
-    """A transaction drops it, as RocketMQ does; a delay and a time begin with the commit."""
+    """Law: a transactional message refuses a delay level; delay and deliver_at begin with the commit."""
     async with TransactionProducer("tx", group.name_server_address, check=nobody) as producer:
         with pytest.raises(SettingError, match="give delay or deliver_at"):
             await producer.send_in_transaction(
@@ -216,7 +216,7 @@ async def test_a_transactional_message_takes_no_delay_level(group: Group, topic:
 
 
 async def test_each_request_gets_its_own_reply(group: Group, topic: str) -> None:
-    """Many at a time; the reply carries the replier's properties, and is inflated if it is large."""
+    """Law: each of many concurrent requests gets its own reply with the replier's properties."""
     async with Producer("rpc", group.name_server_address) as producer:
 
         async def listener(messages: Sequence[ReceivedMessage], _: object) -> ConcurrentResult:
@@ -245,7 +245,7 @@ async def test_each_request_gets_its_own_reply(group: Group, topic: str) -> None
 async def test_a_request_without_a_reply_times_out_and_a_late_reply_is_refused(
     group: Group, topic: str
 ) -> None:
-    """The asker gets a time-out after its own time; who replies then learns that nobody waits."""
+    """Law: a request without a reply times out; a late replier is told that nobody waits."""
     async with Producer("rpc", group.name_server_address) as producer:
         with pytest.raises(ReplyTimeout, match=r"no reply within 0\.3 s"):
             await producer.request(topic, "q", timeout=0.3)
@@ -256,7 +256,7 @@ async def test_a_request_without_a_reply_times_out_and_a_late_reply_is_refused(
 
 
 async def test_only_a_request_can_be_replied_to(group: Group, topic: str) -> None:
-    """The error says what is missing and how requests are sent."""
+    """Law: only a request can be replied to; the error says what is missing."""
     async with Producer("rpc", group.name_server_address) as producer:
         await producer.send(topic, "no question", key="k")
         plain = await first_of(group, topic)
@@ -265,7 +265,7 @@ async def test_only_a_request_can_be_replied_to(group: Group, topic: str) -> Non
 
 
 async def test_a_key_beside_a_queue_cannot_be_transactional(group: Group, topic: str) -> None:
-    """As in the other ways to send: one of them would be dropped."""
+    """Law: a key together with a queue is refused."""
     async with TransactionProducer("tx", group.name_server_address, check=nobody) as producer:
         with pytest.raises(SettingError, match="key or queue, not both"):
             await producer.send_in_transaction(

@@ -1,4 +1,4 @@
-"""A question that the recording leaves open is no finding."""
+"""What the recording cannot decide is no finding."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -32,7 +32,7 @@ __all__ = ["orderlymq_cluster"]
 async def test_a_batch_that_is_stored_in_part_already_has_its_real_places(
     orderlymq_cluster: Cluster,
 ) -> None:
-    """In results of batches and of lingering sends, and for the oracle."""
+    """Law: a batch known in part has its real places, in results and for the oracle."""
     orderlymq_cluster.create_topic("orders", queues=1)
     async with Producer() as producer, Producer("other", linger=0.005) as lingering:
         again = Message(topic="orders", body=b"a", key="k")
@@ -51,7 +51,7 @@ async def test_a_batch_that_is_stored_in_part_already_has_its_real_places(
 
 
 def test_messages_whose_send_was_not_seen_break_no_promise(orderlymq_cluster: Cluster) -> None:
-    """Those of other processes, one-way sends, transactions and messages with a time."""
+    """Law: messages whose send was not seen (other processes, one-way, transactions, delayed) break no promise."""
     orderlymq_cluster.create_topic("orders", queues=1)
     with blocking.TransactionProducer("shop", check=lambda _: TransactionState.COMMIT) as producer:
         producer.send("orders", "seen", key="k")
@@ -78,7 +78,7 @@ def test_messages_whose_send_was_not_seen_break_no_promise(orderlymq_cluster: Cl
 async def test_messages_with_a_time_that_are_not_there_yet_are_named(
     orderlymq_cluster: Cluster,
 ) -> None:
-    """Nobody can say that they are lost; a message that was refused is not waited for."""
+    """Law: delayed messages that have not come yet are named as not judged; a refused one is not waited for."""
     orderlymq_cluster.create_topic("orders", queues=1)
     async with Producer() as producer:
         for delay in (0.01, 600, 600):
@@ -97,7 +97,7 @@ async def test_messages_with_a_time_that_are_not_there_yet_are_named(
 async def test_a_listener_that_gets_several_messages_in_one_call_breaks_no_promise(
     orderlymq_cluster: Cluster,
 ) -> None:
-    """A call that fails once, and all that follow it."""
+    """Law: a listener with several messages per call breaks no promise, also when a call fails."""
     orderlymq_cluster.create_topic("orders", queues=1)
     calls: list[list[str]] = []
 
@@ -128,7 +128,7 @@ async def test_a_listener_that_gets_several_messages_in_one_call_breaks_no_promi
 async def test_a_group_whose_lanes_go_by_another_property_breaks_no_promise(
     orderlymq_cluster: Cluster,
 ) -> None:
-    """Orders of one customer are consumed side by side, as the group wants; one that fails keeps its own order waiting alone."""
+    """Law: a group whose lanes use another property is judged by that."""
     orderlymq_cluster.create_topic("orders", queues=1)
     group = SubscriptionGroupConfig("billing", concurrency="Key", lane_key_property="order")
     done: list[str] = []
@@ -160,7 +160,7 @@ async def test_a_group_whose_lanes_go_by_another_property_breaks_no_promise(
 async def test_a_message_that_became_a_dead_letter_is_in_nobodys_way(
     orderlymq_cluster: Cluster,
 ) -> None:
-    """Its queue goes on behind it, by the group's policy; a message that was only given up is still in the way."""
+    """Law: a dead letter blocks nothing; a message that was only given up still does."""
     orderlymq_cluster.create_topic("orders", queues=1)
     done: list[str] = []
 
@@ -190,7 +190,7 @@ async def test_a_message_that_became_a_dead_letter_is_in_nobodys_way(
 async def test_topics_of_one_name_in_two_namespaces_are_two_topics(
     orderlymq_cluster: Cluster,
 ) -> None:
-    """Each is read to its end and judged for itself, for clients inside the namespaces and outside."""
+    """Law: topics of the same name in two namespaces are judged separately."""
     texts: list[str] = []
     for namespace in ("shop", "bank"):
         orderlymq_cluster.create_topic(f"{namespace}%orders", queues=1)
@@ -225,7 +225,7 @@ async def test_topics_of_one_name_in_two_namespaces_are_two_topics(
 
 
 def test_a_topic_that_is_gone_has_lost_what_was_acknowledged(orderlymq_cluster: Cluster) -> None:
-    """Nobody deleted it."""
+    """Law: acknowledged messages of a topic that vanished without a deletion are lost."""
     recording = orderlymq_cluster.recording
     for kind in (Kind.SEND, Kind.ACK):
         recording.note(kind, topic="gone", message="m", queue="broker-a:0", offset=0)
@@ -236,7 +236,7 @@ def test_a_topic_that_is_gone_has_lost_what_was_acknowledged(orderlymq_cluster: 
 
 
 def test_what_an_administrator_deletes_is_not_lost(orderlymq_cluster: Cluster) -> None:
-    """A topic that is created again begins again."""
+    """Law: messages of a deleted topic are not lost; a topic created again begins anew."""
     with blocking.Producer() as producer, blocking.AdminClient() as admin:
         for turn in range(3):
             orderlymq_cluster.create_topic("orders", queues=1)
@@ -258,7 +258,7 @@ def test_what_an_administrator_deletes_is_not_lost(orderlymq_cluster: Cluster) -
 async def test_a_message_of_a_batch_that_waits_leaves_the_others_in_their_places(
     orderlymq_cluster: Cluster,
 ) -> None:
-    """First, between and last; it comes when its time has come."""
+    """Law: a delayed message in a batch leaves the others' places right."""
     orderlymq_cluster.create_topic("orders", queues=1)
     async with Producer() as producer:
         for turn in range(3):
@@ -279,7 +279,7 @@ async def test_a_message_of_a_batch_that_waits_leaves_the_others_in_their_places
 async def test_a_topic_without_order_keeps_both_copies_of_a_repeat(
     orderlymq_cluster: Cluster,
 ) -> None:
-    """No promise is broken: brokers look for repeats on ordered topics."""
+    """Law: a topic without order keeps both copies of a repeat."""
     for name, ordered in (("orders", True), ("notes", False)):
         orderlymq_cluster.create_topic(name, queues=1, ordered=ordered)
     async with Producer() as producer:
@@ -293,7 +293,7 @@ async def test_a_topic_without_order_keeps_both_copies_of_a_repeat(
 async def test_what_an_administrator_passes_over_is_not_skipped(
     orderlymq_cluster: Cluster, mode: bool | Literal["key"]
 ) -> None:
-    """A listener that fails for ever is passed while it runs, and another message while nobody consumes."""
+    """Law: messages that an administrator skips are not "skipped"."""
     orderlymq_cluster.create_topic("orders", queues=1)
     seen: list[str] = []
 
@@ -339,7 +339,7 @@ async def test_what_an_administrator_passes_over_is_not_skipped(
 async def test_what_a_group_does_not_select_is_not_skipped(
     orderlymq_cluster: Cluster, mode: bool | Literal["key"], expression: str, kind: str
 ) -> None:
-    """By tags or by properties."""
+    """Law: messages that a group does not select, by tags or properties, are not skipped."""
     orderlymq_cluster.create_topic("orders", queues=1)
     seen: list[str] = []
 
@@ -370,7 +370,7 @@ async def test_what_a_group_does_not_select_is_not_skipped(
 async def test_two_clusters_of_one_process_are_judged_each_by_its_own_messages(
     tmp_path: Path,
 ) -> None:
-    """Observers see the clients of both; what one cluster acknowledged the other one has not lost."""
+    """Law: two clusters in one process are each judged by their own messages."""
     message = Message(topic="orders", body=b"to both", key="k")
     with Cluster(tmp_path / "a") as first, Cluster(tmp_path / "b") as second:
         for cluster in (first, second):

@@ -34,7 +34,7 @@ STEPS = [f"step {number}" for number in range(20)]
 
 
 async def consume(count: int) -> list[str]:
-    """Return the first *count* messages of the topic, in order; the environment says where they are."""
+    """Return the first *count* messages of the topic in order; the environment names the cluster."""
     texts: list[str] = []
     async with Consumer("billing", topics="orders", ordered=True, consume_from="first") as consumer:
         async for message in consumer:
@@ -47,7 +47,7 @@ async def consume(count: int) -> list[str]:
 async def test_a_new_cluster_answers_without_waiting_for_brokers_that_may_come(
     orderlymq_cluster: Cluster,
 ) -> None:
-    """A name server that was started again holds the question for a topic that it does not know."""
+    """Law: a new cluster answers immediately that a topic is unknown; a restarted name server would hold the question."""
     began_s = time.monotonic()
     async with AdminClient() as admin:
         with pytest.raises(TopicNotFound):
@@ -57,7 +57,7 @@ async def test_a_new_cluster_answers_without_waiting_for_brokers_that_may_come(
 
 
 async def test_clients_find_it_by_the_environment(orderlymq_cluster: Cluster) -> None:
-    """The consumer gets the sent messages in order, and the verdict counts them."""
+    """Law: clients find the cluster by the environment; the verdict counts their messages."""
     orderlymq_cluster.create_topic("orders")
     async with Producer() as producer:
         for step in STEPS:
@@ -72,7 +72,7 @@ async def test_clients_find_it_by_the_environment(orderlymq_cluster: Cluster) ->
 
 @pytest.mark.parametrize("turn", [1, 2])
 def test_every_test_begins_with_an_empty_cluster(orderlymq_cluster: Cluster, turn: int) -> None:
-    """Nothing of an earlier test is there; blocking clients serve as well."""
+    """Law: every test begins with an empty cluster."""
     with blocking.AdminClient() as admin:
         assert "orders" not in admin.topics()
     orderlymq_cluster.create_topic("orders", queues=1)
@@ -82,7 +82,7 @@ def test_every_test_begins_with_an_empty_cluster(orderlymq_cluster: Cluster, tur
 
 @pytest.mark.parametrize("orderlymq_cluster", [1, 3], indirect=True)
 async def test_a_killed_leader_loses_nothing(orderlymq_cluster: Cluster) -> None:
-    """One replica comes back with what it had; of three, another one goes on."""
+    """Law: a killed leader loses nothing, with one replica and with three."""
     orderlymq_cluster.create_topic("orders")
     async with Producer() as producer:
         for number, step in enumerate(STEPS):
@@ -101,7 +101,7 @@ async def test_an_expired_lock_lets_another_member_go_on_and_repeats_at_most(
     ordered: Literal[True, "key"],
     named: int,
 ) -> None:
-    """The consumer whose lock ended, or whose lane, notices and takes it again, also where the broker names lanes in trouble alone."""
+    """Law: when a lock or lane is made to expire, its consumer notices and takes it again; messages may repeat."""
     monkeypatch.setattr(overview, "SHOWN_MAX", named)
     orderlymq_cluster.create_topic("orders", queues=1)
     seen: list[str] = []
@@ -132,7 +132,7 @@ async def test_an_expired_lock_lets_another_member_go_on_and_repeats_at_most(
 async def test_a_delayed_answer_leaves_the_send_unknown_and_its_repeat_is_recognised(
     orderlymq_cluster: Cluster,
 ) -> None:
-    """The same message object again: stored once."""
+    """Law: a delayed answer leaves the send unknown; its repeat is recognised and stored once."""
     orderlymq_cluster.create_topic("orders", queues=1)
     orderlymq_cluster.delay("send", by=0.3)
     message = Message(topic="orders", body=b"once", key="order-1")
@@ -148,7 +148,7 @@ async def test_a_delayed_answer_leaves_the_send_unknown_and_its_repeat_is_recogn
 
 
 async def test_a_delay_is_used_up_by_any_request_of_its_kind(orderlymq_cluster: Cluster) -> None:
-    """A batch, much later, once was late as well, though one send had been asked for."""
+    """Law: a delay is used up by the next request of its kind, a batch included."""
     orderlymq_cluster.create_topic("orders", queues=1)
     orderlymq_cluster.delay("send", by=0.3)
     async with Producer() as producer:
@@ -161,7 +161,7 @@ async def test_a_delay_is_used_up_by_any_request_of_its_kind(orderlymq_cluster: 
 async def test_the_verdict_names_what_a_listener_got_out_of_order(
     orderlymq_cluster: Cluster,
 ) -> None:
-    """A history with a planted defect fails the test."""
+    """Law: a wrong order that a listener saw fails the test."""
     orderlymq_cluster.create_topic("orders", queues=1)
     async with Producer() as producer:
         for step in STEPS[:2]:
@@ -195,7 +195,7 @@ async def test_the_verdict_names_what_a_listener_got_out_of_order(
 def test_a_delay_that_means_nothing_is_refused(
     orderlymq_cluster: Cluster, what: str, by: Any, times: int, remark: str
 ) -> None:
-    """Nothing is noted, and the next send is served as ever."""
+    """Law: a senseless delay is refused, and nothing is changed."""
     with pytest.raises(SettingError, match=remark):
         orderlymq_cluster.delay(what, by, times=times)
 
@@ -204,13 +204,13 @@ def test_a_delay_that_means_nothing_is_refused(
 
 @pytest.mark.parametrize("replicas", [0, -1, "three"])
 def test_a_cluster_has_one_replica_at_least(tmp_path: Path, replicas: Any) -> None:
-    """It says so before it starts anything."""
+    """Law: a number of replicas other than 1 or 3 is refused before anything starts."""
     with pytest.raises(SettingError, match=f"replicas is {replicas!r}; give 1, or 3"):
         Cluster(tmp_path, replicas=replicas)
 
 
 def test_a_cluster_that_is_not_started_asks_no_other_one(tmp_path: Path) -> None:
-    """Its name server has no address yet, and the environment may name another."""
+    """Law: a cluster that is not started refuses calls, instead of asking one that the environment names."""
     cluster = Cluster(tmp_path)
     with pytest.raises(StateError, match="start the cluster first, or use `with`"):
         cluster.create_topic("orders")
@@ -221,7 +221,7 @@ def test_a_cluster_that_is_not_started_asks_no_other_one(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("orderlymq_cluster", [1, 3], indirect=True)
 async def test_leaders_are_killed_one_after_the_other(orderlymq_cluster: Cluster) -> None:
-    """Each thread kills who leads in its turn; the cluster serves afterwards."""
+    """Law: concurrent kills of the leader take turns, and the cluster serves afterwards."""
     orderlymq_cluster.create_topic("orders")
     await asyncio.gather(*(asyncio.to_thread(orderlymq_cluster.kill_leader) for _ in range(3)))
 
@@ -232,5 +232,5 @@ async def test_leaders_are_killed_one_after_the_other(orderlymq_cluster: Cluster
 
 
 def test_the_environment_is_restored() -> None:
-    """Another test is not connected by chance."""
+    """Law: after the test the environment is restored."""
     assert os.environ.get("ORDERLYMQ_NAME_SERVER") is None

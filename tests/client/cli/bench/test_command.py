@@ -1,4 +1,4 @@
-"""`orderlymq bench` against a cluster: figures, verdict, and a cluster that is left as it was."""
+"""`orderlymq bench` with a cluster: results, verdict, and nothing left behind."""
 
 import contextlib
 import json
@@ -21,7 +21,7 @@ from orderlymq_testing.plugin import orderlymq_cluster
 
 __all__ = ["orderlymq_cluster"]
 
-# Seconds of load each.
+# Seconds of load in each run.
 pytestmark = pytest.mark.long
 
 
@@ -30,7 +30,7 @@ def run(*arguments: str) -> Result:
 
 
 def names() -> tuple[list[str], list[str]]:
-    """Return the topics and groups of the bench that exist, retry topics included."""
+    """Return the bench's topics and groups that exist, retry topics included."""
     with AdminClient() as admin:
         return (
             [name for name in admin.topics() if "bench" in name],
@@ -39,7 +39,7 @@ def names() -> tuple[list[str], list[str]]:
 
 
 def kill_midway(cluster: Cluster) -> None:
-    """Kill the leader once the bench has sent something: before that it would find no topic to send to."""
+    """Kill the leader once the bench has sent something; earlier it would find no topic."""
     with AdminClient() as admin:
         sent = 0
         while not sent:
@@ -51,7 +51,7 @@ def kill_midway(cluster: Cluster) -> None:
 
 
 def test_a_run_shows_figures_and_leaves_nothing(orderlymq_cluster: Cluster) -> None:
-    """Everything sent was acknowledged, consumed once and in order; topic and group are gone."""
+    """Law: all sent messages are acknowledged and consumed in order, and topic and group are deleted afterwards."""
     answer = run("--seconds", "1", "--senders", "4", "--keys", "8", "--size", "100", "--json")
 
     assert answer.exit_code == 0, answer.output
@@ -67,7 +67,7 @@ def test_a_run_shows_figures_and_leaves_nothing(orderlymq_cluster: Cluster) -> N
 
 
 def test_the_text_says_the_verdict_in_words(orderlymq_cluster: Cluster) -> None:
-    """One table, one sentence."""
+    """Law: the text output has one table and one sentence with the verdict."""
     answer = run("--seconds", "200ms", "--senders", "1", "--keys", "1")
 
     assert answer.exit_code == 0, answer.output
@@ -76,15 +76,15 @@ def test_the_text_says_the_verdict_in_words(orderlymq_cluster: Cluster) -> None:
 
 
 def test_a_run_that_sent_nothing_is_one_json_value(orderlymq_cluster: Cluster) -> None:
-    """The result, or the error."""
+    """Law: with --json even a run that sent nothing prints one JSON value, the result or the error."""
     answer = run("--seconds", "0", "--senders", "1", "--keys", "1", "--json")
 
     assert answer.exit_code == json.loads(answer.stdout)["exitCode"] == 1
-    assert "orderlymq topic show" not in answer.stdout  # its topic is gone
+    assert "orderlymq topic show" not in answer.stdout  # Its topic is gone.
 
 
 def test_a_run_whose_sends_all_fail_says_why(orderlymq_cluster: Cluster) -> None:
-    """The route of an ordered topic keeps its queues while it is read-only; one that stays can be looked at."""
+    """Law: a run whose sends all fail says why; a topic that stays can be looked at."""
     with AdminClient() as admin:
         admin.create_topic("orderlymq-bench-full", queues=1, ordered=True, perm=4)
     answer = run("--seconds", "300ms", "--topic", "orderlymq-bench-full", "--keys", "16")
@@ -96,7 +96,7 @@ def test_a_run_whose_sends_all_fail_says_why(orderlymq_cluster: Cluster) -> None
 
 @pytest.mark.parametrize("orderlymq_cluster", [3], indirect=True)
 def test_a_killed_leader_costs_time_and_no_message(orderlymq_cluster: Cluster) -> None:
-    """Tries that fail are repeated with the same message."""
+    """Law: a killed leader costs time only; failed tries are repeated with the same message."""
     killing = threading.Thread(target=kill_midway, args=(orderlymq_cluster,))
     killing.start()
     answer = run("--seconds", "3", "--senders", "4", "--json")
@@ -108,7 +108,7 @@ def test_a_killed_leader_costs_time_and_no_message(orderlymq_cluster: Cluster) -
 
 
 def test_a_given_topic_stays_and_its_own_messages_do_not_count(orderlymq_cluster: Cluster) -> None:
-    """They were there before, and belong to nobody's run."""
+    """Law: a given topic stays, and messages that were there before do not count."""
     orderlymq_cluster.create_topic("orderlymq-bench-mine", queues=2)
     with Producer() as producer:
         for number in range(5):
@@ -122,7 +122,7 @@ def test_a_given_topic_stays_and_its_own_messages_do_not_count(orderlymq_cluster
 
 
 def test_a_foreign_topic_is_refused_unless_it_is_allowed(orderlymq_cluster: Cluster) -> None:
-    """Its consumers would get the messages; nothing was sent."""
+    """Law: another's topic is refused unless --allow-foreign is given, because its consumers would get the messages."""
     orderlymq_cluster.create_topic("orders")
 
     refused = run("--topic", "orders", "--seconds", "100ms")
@@ -136,7 +136,7 @@ def test_a_foreign_topic_is_refused_unless_it_is_allowed(orderlymq_cluster: Clus
 
 
 def test_what_cannot_be_run_is_refused_with_a_sentence(orderlymq_cluster: Cluster) -> None:
-    """Fewer keys than senders, a topic that does not exist, a cluster that nobody serves."""
+    """Law: fewer keys than senders, a missing topic and a missing cluster are refused with one sentence."""
     few = run("--senders", "4", "--keys", "2")
     absent = run("--topic", "orderlymq-bench-none")
     nobody = run("--name-server", "127.0.0.1:1")
@@ -148,7 +148,7 @@ def test_what_cannot_be_run_is_refused_with_a_sentence(orderlymq_cluster: Cluste
 
 
 def test_an_interrupted_run_leaves_nothing(orderlymq_cluster: Cluster) -> None:
-    """Ctrl-C ends it with code 130; topic and group are gone."""
+    """Law: Ctrl-C ends a run with code 130, and topic and group are deleted."""
     command = [sys.executable, "-m", "orderlymq", "bench", "--seconds", "60"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
@@ -164,7 +164,7 @@ def test_an_interrupted_run_leaves_nothing(orderlymq_cluster: Cluster) -> None:
 def test_a_broken_order_ends_with_code_1(
     orderlymq_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The findings are shown. The planted defect: each acknowledgement counts for one message more."""
+    """Law: a broken order ends with code 1 and shows the findings (here each acknowledgement counts one message too many)."""
 
     class Boastful(OrderCheck):
         def acknowledged(self, key: int, number: int) -> None:

@@ -1,4 +1,4 @@
-"""Latencies in bounded room: quantiles are those of the sorted spans, to one per cent."""
+"""Latencies in bounded memory: quantiles are right to one per cent."""
 
 import math
 
@@ -12,7 +12,7 @@ SPANS = st.lists(st.floats(min_value=1e-6, max_value=1e3), min_size=1, max_size=
 
 @given(spans=SPANS, share=st.sampled_from([0.5, 0.99, 0.999, 1.0]))
 def test_a_quantile_is_that_of_the_sorted_spans(spans: list[float], share: float) -> None:
-    """Never too small, at most one per cent too large."""
+    """Law: a quantile is never below that of the sorted spans, and at most one per cent above."""
     latencies = Latencies()
     for span in spans:
         latencies.add(span)
@@ -24,7 +24,7 @@ def test_a_quantile_is_that_of_the_sorted_spans(spans: list[float], share: float
 
 
 def test_spans_of_several_seconds_are_counted_together() -> None:
-    """As if one had counted all; without any there is no quantile."""
+    """Law: merged latencies equal those counted together; without spans there is no quantile."""
     first, second, all_of_them = Latencies(), Latencies(), Latencies()
     for number in range(1, 200):
         (first if number % 3 else second).add(number / 1e4)

@@ -1,4 +1,4 @@
-"""The verdict of the bench: repeats are allowed, holes and losses are found."""
+"""The bench's verdict: repeats are allowed; a broken order and losses are found."""
 
 from orderlymq.cli.bench.order import FINDINGS_MAX, OrderCheck
 
@@ -14,14 +14,14 @@ def check(delivered: list[int], acknowledged: int) -> OrderCheck:
 
 
 def test_in_order_with_repeats_is_kept() -> None:
-    """At least once: what was delivered may come again, from any place."""
+    """Law: repeats of delivered messages, from any place, keep the order (at least once)."""
     order = check([0, 1, 0, 1, 2, 2, 3], 4)
 
     assert (order.repeats, order.broken, order.missing()) == (3, 0, 0)
 
 
 def test_a_message_before_its_predecessor_breaks_the_order() -> None:
-    """The finding names both."""
+    """Law: a message delivered before its predecessor is a finding that names both."""
     order = check([0, 2, 1, 3], 4)
 
     assert order.broken == 1
@@ -29,14 +29,14 @@ def test_a_message_before_its_predecessor_breaks_the_order() -> None:
 
 
 def test_what_was_acknowledged_and_never_came_is_missing() -> None:
-    """A message that was not acknowledged may come or not."""
+    """Law: an acknowledged message that never came is missing; one that was not acknowledged may come or not."""
     assert check([0, 1], 4).missing() == 2
     assert check([0, 1, 2], 2).missing() == 0
     assert check([], 1).missing() == 1
 
 
 def test_keys_are_judged_one_by_one() -> None:
-    """Between keys there is no order."""
+    """Law: each key is checked by itself."""
     order = OrderCheck(2)
 
     assert [order.delivered(key, number) for key, number in ((1, 0), (0, 0), (1, 0))] == [
@@ -47,7 +47,7 @@ def test_keys_are_judged_one_by_one() -> None:
 
 
 def test_findings_are_bounded() -> None:
-    """All are counted."""
+    """Law: the number of shown findings is limited; all are counted."""
     order = check(list(range(1, 200, 2)), 200)
 
     assert (order.broken, len(order.findings)) == (100, FINDINGS_MAX)

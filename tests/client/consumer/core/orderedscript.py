@@ -176,7 +176,7 @@ class Script:
         ]
 
     def running_at(self, offset: int = 0, *, epoch: int | None = 1) -> None:
-        """Bring QUEUE to where it is consumed from *offset* on."""
+        """Bring QUEUE to the state in which it is consumed from *offset* on."""
         self.assign(QUEUE)
         self.grant(epoch=epoch)
         self.found(offset)

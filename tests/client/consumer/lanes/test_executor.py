@@ -54,7 +54,7 @@ async def test_a_direct_call_holds_no_key_when_its_consumer_closes(
             instance=instance,
         )
 
-    # Not the plugin's cluster: its oracle rightly says that a direct call keeps no order.
+    # Not the plugin's cluster, whose oracle rightly reports that a direct call keeps no order.
     with Cluster(tmp_path / "cluster") as cluster:
         cluster.create_topic("orders", queues=1)
         at = cluster.name_server
