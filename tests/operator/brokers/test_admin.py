@@ -47,7 +47,7 @@ async def admin() -> AsyncIterator[Admin]:
 
 
 async def test_a_topic_is_created_with_every_field_that_brokers_require(admin: Admin) -> None:
-    """Code 17 as RocketMQ's tools send it; queues are read and write queues."""
+    """Law: a topic is created with code 17 and all fields that RocketMQ's tools send; its queues are read and write queues."""
     async with serving({}) as (broker, address):
         await admin.set_topic(address, "orders", TopicConfig(8, 6, order=True))
 
@@ -70,7 +70,7 @@ async def test_a_topic_is_created_with_every_field_that_brokers_require(admin: A
 
 
 async def test_attributes_of_a_topic_are_read_and_given_on(admin: Admin) -> None:
-    """In the form of RocketMQ 5's tools; brokers of RocketMQ 4 name none."""
+    """Law: attributes of a topic are read and sent in the form of RocketMQ 5's tools; brokers of RocketMQ 4 have none."""
     facts = {"readQueueNums": 8, "writeQueueNums": 8, "perm": 6, "order": False}
     told = {"message.type": "MIXED", "cleanup.policy": "DELETE"}
     table = {
@@ -94,7 +94,7 @@ async def test_attributes_of_a_topic_are_read_and_given_on(admin: Admin) -> None
 
 
 async def test_a_group_is_created_as_the_manifest_says(admin: Admin) -> None:
-    """Code 200, with consumeMessageOrderly."""
+    """Law: a group is created with code 200 and the manifest's fields, consumeMessageOrderly included."""
     async with serving({}) as (broker, address):
         await admin.set_group(
             address, "billing", GroupConfig(True, False, 3, 2, 7, "HoldKey", retry_pause_ms=250)
@@ -126,7 +126,7 @@ async def test_a_group_is_created_as_the_manifest_says(admin: Admin) -> None:
 
 
 async def test_what_exists_is_read_from_the_brokers_tables(admin: Admin) -> None:
-    """Codes 21 and 201; members of newer versions are ignored, and a broker that does not know one leaves it out."""
+    """Law: topics (21) and groups (201) are read from the brokers; fields of newer versions are ignored."""
     topics = {
         "topicConfigTable": {
             "a": {"topicName": "a", "readQueueNums": 4, "writeQueueNums": 2, "perm": 4},
@@ -174,7 +174,7 @@ def _as_stored(ext: dict[str, str]) -> dict[str, object]:
 
 @pytest.mark.parametrize("field", [field.name for field in fields(TopicConfig)])
 async def test_every_field_of_a_topic_is_set_and_read(admin: Admin, field: str) -> None:
-    """Law: what one way forgets is set again and again, or never."""
+    """Law: every field of a topic that is set is also read; else it would be set again and again, or never."""
     topics: dict[str, object] = {}
     table = {"topicConfigTable": topics}
     answers: dict[int, Answer] = {
@@ -194,9 +194,9 @@ async def test_every_field_of_a_topic_is_set_and_read(admin: Admin, field: str) 
 async def test_a_switch_gives_a_raft_group_every_field_of_the_topic(
     admin: Admin, field: str
 ) -> None:
-    """Law: a raft group that gets a topic by an expansion has no default in it. Only ordered topics switch.
+    """Law: a broker group that gets a topic by an expansion gets every field of it. Only ordered topics expand.
 
-    Attributes of RocketMQ 5 do not follow by a switch: no manifest names them.
+    Attributes of RocketMQ 5 are not sent with a switch, because no manifest names them.
     """
     if field in ("order", "attributes"):
         return
@@ -212,7 +212,7 @@ async def test_a_switch_gives_a_raft_group_every_field_of_the_topic(
 
 
 async def test_lanes_are_read_where_the_group_is_known(admin: Admin) -> None:
-    """Code 20514; a raft group that has not heard of the group yet has none."""
+    """Law: lanes are read with code 20514; a broker group that does not know the group yet has none."""
     queue = QueueLanes("orders", "demo-0", 0, 9, 2, 7, 1, 0, 2, 1)
     body = LaneTable("Key", (queue,)).to_json()
     async with serving({20514: lambda request: request.reply(body=body)}) as (_, address):
@@ -222,7 +222,7 @@ async def test_lanes_are_read_where_the_group_is_known(admin: Admin) -> None:
 
 
 async def test_the_lag_of_a_group_by_key_is_what_it_has_not_consumed(admin: Admin) -> None:
-    """Its committed offset stands at a held lane; a broker that is asked as RocketMQ's tools do says no more than that."""
+    """Law: the lag of a group by key counts messages that are not completed, because a held lane stops its committed offset."""
 
     def answer(request: RemotingCommand) -> RemotingCommand:
         offsets = OffsetWrapper(60, 2, backlog=4 if "orderlymq" in request.ext else None)
@@ -235,7 +235,7 @@ async def test_the_lag_of_a_group_by_key_is_what_it_has_not_consumed(admin: Admi
 
 
 async def test_a_name_server_without_queue_lists_has_none(admin: Admin) -> None:
-    """Code 22 is the answer for an empty namespace."""
+    """Law: code 22 for an empty namespace of queue lists means that there are none."""
     table = json.dumps({"table": {"orders": "demo-0:8"}}).encode()
     async with serving({219: lambda request: request.reply(22)}) as (_, address):
         assert await admin.order_config(address) == {}
@@ -247,7 +247,7 @@ async def test_a_name_server_without_queue_lists_has_none(admin: Admin) -> None:
 async def test_a_start_position_is_asked_and_committed(
     admin: Admin, latest: bool, code: int
 ) -> None:
-    """Behind the last message, or at the first one that is kept."""
+    """Law: a start position is looked up and committed: behind the last message, or at the first kept one."""
     answers: dict[int, Answer] = {
         code: lambda request: request.reply(ext={"offset": "42"}),
         14: lambda request: request.reply(ResponseCode.QUERY_NOT_FOUND),
@@ -261,7 +261,7 @@ async def test_a_start_position_is_asked_and_committed(
 
 
 async def test_the_first_message_is_no_start_where_a_position_is_known(admin: Admin) -> None:
-    """It was given with the group in another raft group, or the group has consumed here."""
+    """Law: the first message is no start position if the group has a position already in another broker group, or has consumed here."""
     async with serving({14: lambda request: request.reply(ext={"offset": "7"})}) as (
         broker,
         address,
@@ -272,7 +272,7 @@ async def test_the_first_message_is_no_start_where_a_position_is_known(admin: Ad
 
 
 class Leaders:
-    """Places of raft groups, by name."""
+    """Start positions in broker groups, by name."""
 
     def __init__(self, addresses: dict[str, str]) -> None:
         self._addresses = addresses
@@ -293,7 +293,7 @@ class Leaders:
 async def test_a_group_gets_its_position_in_every_raft_group_before_it_is_made(
     admin: Admin,
 ) -> None:
-    """Law: nobody consumes a history that "Latest" is to skip, wherever the creation ends."""
+    """Law: a new group gets its position in every broker group before it is created, so that "Latest" never delivers the history."""
     orders = {"topicName": "orders", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
     table = {"topicConfigTable": {"orders": orders}}
     answers: dict[int, Answer] = {
@@ -312,7 +312,7 @@ async def test_a_group_gets_its_position_in_every_raft_group_before_it_is_made(
 
 
 async def test_steering_requests_name_their_node(admin: Admin) -> None:
-    """20503 and 20504 as the brokers read them."""
+    """Law: leadership transfers (20503) and membership changes (20504) have the form that brokers read."""
     async with serving({}) as (broker, address):
         await admin.transfer_leadership(address, 2)
         await admin.change_membership(address, "add-learner", 4, "127.0.0.1:9")
@@ -325,7 +325,7 @@ async def test_steering_requests_name_their_node(admin: Admin) -> None:
 
 
 async def test_failures_say_who_answered_what(admin: Admin) -> None:
-    """An error code, an unreadable body, nobody there."""
+    """Law: an error names the broker, whether it is an error code, an unreadable body or a failed connection."""
     answers = {
         17: lambda request: request.reply(1, remark="no such thing"),
         21: lambda request: request.reply(body=b"{"),
@@ -346,7 +346,7 @@ async def test_failures_say_who_answered_what(admin: Admin) -> None:
 
 
 async def test_a_broker_that_has_seen_a_greater_token_is_reported() -> None:
-    """A change that is refused is followed by a look, which names the greatest token."""
+    """Law: after a refused change the operator looks up the greatest token and reports it."""
     seen: list[int] = []
     client = RemotingClient()
     admin = Admin(client, operator_token=7, overtaken=seen.append)
@@ -366,7 +366,7 @@ async def test_a_broker_that_has_seen_a_greater_token_is_reported() -> None:
 async def test_an_account_is_set_with_overlap_and_quotas_and_read_with_the_end_of_its_former_secret(
     admin: Admin,
 ) -> None:
-    """Codes 50 and 52; a broker of an earlier version says nothing of former secrets."""
+    """Law: an account is set (50) with overlap and quotas and read (52) with its former secret's end; older brokers do not report that."""
     rights = {"topicPerms": {"orders": "PUB"}, "groupPerms": {}, "whiteRemoteAddress": ""}
     shown = {"admin": False, "defaultTopicPerm": "DENY", "defaultGroupPerm": "DENY", **rights}
     limits = {"requestsPerSecond": 5, "bytesPerSecond": 0, "connections": 2}

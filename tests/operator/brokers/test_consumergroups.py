@@ -1,4 +1,4 @@
-"""Looks at consumer groups through a leader of our own; remoting is real."""
+"""Looks at consumer groups through a fake leader; remoting is real."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ from tests.operator.scripted import Answer, serving
 
 
 async def test_the_table_of_locks_is_read_once_for_all_consumer_groups() -> None:
-    """It holds the locks of all of them, and may be long."""
+    """Law: the lock table, which covers all consumer groups and may be long, is read once."""
     tables = 0
 
     def locks(request: RemotingCommand) -> RemotingCommand:
@@ -36,7 +36,7 @@ async def test_the_table_of_locks_is_read_once_for_all_consumer_groups() -> None
 
 
 async def test_members_are_not_notified_again_and_again_of_queues_that_nobody_will_lock() -> None:
-    """Nobody ever will: they take lanes. Nor does anybody lock queues of a topic that no member reads."""
+    """Law: members are not notified again and again of free queues that nobody will lock: groups by key, and topics that no member reads."""
     notices = {"billing": 0, "audit": 0, "mail": 0}
 
     def noticed(request: RemotingCommand) -> RemotingCommand:
@@ -70,7 +70,7 @@ async def test_members_are_not_notified_again_and_again_of_queues_that_nobody_wi
 async def test_a_leader_that_falls_silent_is_asked_about_no_further_group(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Law: thousands of groups would wait for a time-out each, and none of them is assigned by the new leader meanwhile."""
+    """Law: if a leader does not answer, no further groups are asked about there, because each would wait for a time-out."""
     monkeypatch.setattr("orderlymq_operator.brokers.admin._READ_TIMEOUT_S", 2.0)
     codes: dict[int, Answer] = {
         RequestCode.ORDERLYMQ_LOCK_TABLE: lambda request: request.reply(body=b'{"locks":[]}'),

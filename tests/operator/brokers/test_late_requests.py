@@ -1,4 +1,4 @@
-"""Requests of an operator that come late, at a real broker's core: another one has followed it, or its plan is old."""
+"""Late requests of an operator at a real broker's core: another operator has followed it, or its plan is old."""
 
 import asyncio
 import time
@@ -35,12 +35,12 @@ from tests.operator.brokers.test_admin import Leaders
 from tests.operator.examples import desired, topic
 from tests.operator.scripted import Scripted, serving
 
-_NEW_YEAR_MS = 1_798_761_600_000  # 2027
+_NEW_YEAR_MS = 1_798_761_600_000  # In 2027.
 
 
 @dataclass
 class Operated:
-    """A broker, and two operators of which the second has followed the first."""
+    """A broker, and two operators, of which the second has followed the first."""
 
     shell: Shell
     broker: Scripted
@@ -84,7 +84,7 @@ _LATE: list[Callable[[Admin, str], Coroutine[Any, Any, None]]] = [
 async def test_what_a_former_operator_has_sent_does_nothing_once_another_has_looked(
     late: Callable[[Admin, str], Coroutine[Any, Any, None]],
 ) -> None:
-    """Law: an operator relies on what it reads of a raft group, so its first look ends its predecessors there."""
+    """Law: the first look of an operator at a broker group makes requests of its predecessors void there."""
     async with operated() as world:
         await read_tables(world.latter, world.address, desired(topic()), ())
         before = world.shell.state.digest()
@@ -97,7 +97,7 @@ async def test_what_a_former_operator_has_sent_does_nothing_once_another_has_loo
 
 
 async def test_an_operator_ends_its_predecessors_before_it_reads_and_once() -> None:
-    """Law: what it reads first is the token; what the brokers write for it decides nothing."""
+    """Law: that look sends the token once, before anything is read."""
     async with operated() as world:
         for _ in range(2):
             await read_tables(world.latter, world.address, desired(topic()), ())
@@ -113,7 +113,7 @@ async def test_an_operator_ends_its_predecessors_before_it_reads_and_once() -> N
 async def test_an_operator_reads_nothing_where_its_token_was_lost_on_its_way(
     monkeypatch: pytest.MonkeyPatch, reason: str
 ) -> None:
-    """Law: what it would read its predecessor could still delete."""
+    """Law: if that token was lost, the operator reads nothing, because its predecessor could still change it."""
     monkeypatch.setattr("orderlymq_operator.brokers.admin._CHANGE_TIMEOUT_S", 0.2)
     async with operated() as world:
         code = RequestCode.ORDERLYMQ_SET_ASSIGNMENT
@@ -134,7 +134,7 @@ async def test_an_operator_reads_nothing_where_its_token_was_lost_on_its_way(
 
 
 async def test_an_operator_that_was_followed_learns_so_by_its_look_and_writes_nothing() -> None:
-    """Law: it lowers nobody's token."""
+    """Law: an operator that was followed learns so from its look, and lowers no token."""
     async with operated() as world:
         seen: list[int] = []
         late = Admin(RemotingClient(), operator_token=7, overtaken=seen.append)
@@ -146,7 +146,7 @@ async def test_an_operator_that_was_followed_learns_so_by_its_look_and_writes_no
 
 
 async def test_a_clock_that_was_ahead_and_is_set_back_locks_no_operator_out() -> None:
-    """Law: what brokers have believed once, they believe: the operator goes on, and its follower comes behind it."""
+    """Law: after a clock that was ahead is set back, the operator and its successor still have greater tokens than the stored one."""
     async with operated() as world:
         config = TopicConfig(4, 4, order=True)
         world.shell.set_clock(_NEW_YEAR_MS + 7_200_000)
@@ -167,7 +167,7 @@ async def test_a_clock_that_was_ahead_and_is_set_back_locks_no_operator_out() ->
 
 
 async def test_a_broker_that_believes_no_token_is_read_all_the_same() -> None:
-    """Law: where clocks differ too much the changes are refused, and say why; the look does not fail, nor does it ask for ever."""
+    """Law: if clocks differ so much that brokers accept no token, changes are refused with the reason, but reading works."""
     async with operated() as world:
         ahead = Admin(RemotingClient(), operator_token=1 << 30)
         async with asyncio.timeout(30):
@@ -183,7 +183,7 @@ async def test_a_broker_that_believes_no_token_is_read_all_the_same() -> None:
 async def test_a_group_that_its_clients_have_made_since_it_was_planned_skips_nothing(
     commits: bool,
 ) -> None:
-    """Law: "Latest" is for a group that nobody consumes yet; one that begins beside the plan gets every message."""
+    """Law: if clients created the group after the plan was made, "Latest" skips nothing."""
     async with operated() as world:
         config = GroupConfig(True, True, 16, 1, 15)
         action = SetGroup("shipping", "demo-0", config, "Latest", ("orders",))
@@ -203,7 +203,7 @@ async def test_a_group_that_its_clients_have_made_since_it_was_planned_skips_not
 
 
 async def test_a_topic_that_its_producers_have_made_since_it_was_planned_stays_as_it_is() -> None:
-    """Law: no topic with messages becomes ordered, or loses queues, by a plan that knew nothing of it."""
+    """Law: if producers created the topic after the plan was made, it does not become ordered or lose queues."""
     async with operated() as world:
         create(world.shell, TopicSet("TBW102", 8, 8, perm=7))
         assert send(world.shell, "bills", d=8, e=7).code == 0
@@ -222,7 +222,7 @@ async def test_a_topic_that_its_producers_have_made_since_it_was_planned_stays_a
 
 
 async def test_a_queue_list_is_not_withdrawn_by_an_operator_that_was_followed() -> None:
-    """Law: a list that another operator has published since stays, and so does what that one has withdrawn."""
+    """Law: an operator that was followed neither withdraws nor restores a queue list that its successor has changed."""
     secret = b"x" * 32
     proofs = Proofs(derived_key(secret, NAME_SERVERS), "start-1")
     core = NameServerCore(KvTable(), expiry_ms=60_000, proofs=proofs)

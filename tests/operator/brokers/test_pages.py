@@ -1,4 +1,4 @@
-"""Pages of programs in pods: whatever they answer, the operator reads little and goes nowhere else."""
+"""Pages of programs in pods: whatever they answer, the operator reads little and follows no redirect."""
 
 import gzip
 
@@ -11,7 +11,7 @@ from orderlymq_operator.brokers.pages import SIZE_MAX, read_page
 from orderlymq_operator.brokers.status import read_status
 
 PAGE = b'{"role": "leader", "term": 7, "leader": 1}'
-# More than aiohttp itself holds of an answer that nobody reads.
+# More than aiohttp buffers of an answer that nobody reads.
 ENDLESS = b" " * (4 * SIZE_MAX)
 COMPRESSED = gzip.compress(ENDLESS + PAGE)
 
@@ -19,7 +19,7 @@ COMPRESSED = gzip.compress(ENDLESS + PAGE)
 async def serve(request: web.Request) -> web.StreamResponse:
     match request.path:
         case "/whole/status":
-            # The parts come one packet after the other.
+            # The parts come in separate packets.
             parts = web.StreamResponse()
             await parts.prepare(request)
             for byte in PAGE:
@@ -36,7 +36,7 @@ async def serve(request: web.Request) -> web.StreamResponse:
 
 @pytest.mark.parametrize("path", ["whole", "endless", "compressed", "elsewhere"])
 async def test_no_answer_of_a_pod_takes_much_or_leads_elsewhere(path: str) -> None:
-    """Law: at most 1 MiB and a packet, as it was sent, of the address that was asked."""
+    """Law: of any answer at most 1 MiB and a packet is read, undecoded and from the asked address only."""
     application = web.Application()
     application.router.add_get("/{rest:.*}", serve)
 
@@ -54,7 +54,7 @@ async def test_no_answer_of_a_pod_takes_much_or_leads_elsewhere(path: str) -> No
 
 
 async def test_findings_about_messages_do_not_hide_a_leader() -> None:
-    """Law: the operator asks for the brief page, which is short however much a leader has found."""
+    """Law: the operator asks for the brief page, which is short however many findings a leader has."""
 
     async def answer(request: web.Request) -> web.Response:
         return web.Response(body=PAGE if "brief" in request.query else ENDLESS + PAGE)

@@ -27,7 +27,7 @@ def _status(
 
 
 def test_the_page_of_a_broker_is_understood() -> None:
-    """Only what is needed is read; more may be there."""
+    """Law: the fields that the operator needs are read from a broker's page; others are ignored."""
     page = {
         "role": "leader",
         "term": 7,
@@ -57,7 +57,7 @@ def test_the_page_of_a_broker_is_understood() -> None:
     ],
 )
 async def test_a_page_of_somebody_else_is_no_status(page: Any) -> None:
-    """Another program may listen on the port, and no broker may keep the operator from its work."""
+    """Law: a page of another program on the port is no status and raises nothing."""
 
     async def answer(_: web.Request) -> web.Response:
         return web.json_response(page)
@@ -81,7 +81,7 @@ def test_a_group_with_a_leader_is_healthy() -> None:
 
 
 def test_of_two_leaders_the_one_of_the_later_term_counts() -> None:
-    """The one that was cut off does not know it yet; it is not well."""
+    """Law: of two leaders the one with the later term counts; the other one is not healthy."""
     statuses = {
         1: _status("leader", 1, term=4),
         2: _status("leader", 2, term=5),
@@ -95,7 +95,7 @@ def test_of_two_leaders_the_one_of_the_later_term_counts() -> None:
 
 
 def test_a_silent_replica_is_not_healthy_and_a_lagging_one_not_caught_up() -> None:
-    """Both must not get the lead."""
+    """Law: a silent replica is not healthy and a lagging one has not caught up; neither gets the leadership."""
     statuses = {1: _status("leader", 1, lag=CAUGHT_UP_LAG_MAX + 1), 2: _status("follower", 1)}
 
     _, replicas = observe_replicas(_KNOWN, statuses)
@@ -105,7 +105,7 @@ def test_a_silent_replica_is_not_healthy_and_a_lagging_one_not_caught_up() -> No
 
 
 def test_a_follower_that_the_leader_has_not_heard_of_for_a_moment_keeps_up() -> None:
-    """It must not get the lead now, and is no news; one that follows nobody is both."""
+    """Law: a follower that the leader has not heard of for a moment still keeps up, but does not get the leadership now."""
     statuses = {
         1: _status("leader", 1, active=False),
         2: _status("follower", 1),
@@ -119,7 +119,7 @@ def test_a_follower_that_the_leader_has_not_heard_of_for_a_moment_keeps_up() -> 
 
 
 def test_a_replica_that_waits_to_be_added_is_outside_and_alive() -> None:
-    """It follows nobody yet, and that is as it should be."""
+    """Law: a replica that waits to be added is outside, and healthy without a leader."""
     known = {**_KNOWN, 4: ObservedReplica(running=True, join=True)}
     statuses = {1: _status("leader", 1), 4: _status("follower", None)}
 
@@ -129,7 +129,7 @@ def test_a_replica_that_waits_to_be_added_is_outside_and_alive() -> None:
 
 
 def test_a_member_that_nobody_keeps_running_is_a_replica_that_is_lost() -> None:
-    """Law: a group of five is not healthy because a StatefulSet says three."""
+    """Law: a member without a running process counts as a lost replica, so that the group is not called healthy."""
     leading = replace(
         _status("leader", 1), voters=frozenset({1, 2, 3, 4}), learners=frozenset({5, 6})
     )
@@ -145,7 +145,7 @@ def test_a_member_that_nobody_keeps_running_is_a_replica_that_is_lost() -> None:
 
 
 def test_without_a_leader_nobody_is_a_member_for_sure() -> None:
-    """The members a follower remembers may be old."""
+    """Law: without a leader no replica is surely a member, because a follower's list may be old."""
     statuses = {1: _status("follower", None), 2: _status("follower", None)}
 
     leader, replicas = observe_replicas(_KNOWN, statuses)

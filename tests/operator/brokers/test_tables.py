@@ -1,4 +1,4 @@
-"""What raft groups are asked for in one look."""
+"""What the operator asks broker groups in one look."""
 
 import pytest
 
@@ -42,7 +42,7 @@ ANSWERS: dict[int, Answer] = {
 async def test_a_raft_group_is_asked_about_what_may_grow_and_what_grows_elsewhere(
     policy: str, expanding: tuple[str, ...], asked: str
 ) -> None:
-    """Law: whatever the manifest says by now; brokers report by themselves only what grows there."""
+    """Law: a broker group is asked about every topic that may expand or is expanding elsewhere."""
     client = RemotingClient()
     wanted = desired(topic(queueChangePolicy=policy))
     async with serving(ANSWERS) as (broker, address):
@@ -53,7 +53,7 @@ async def test_a_raft_group_is_asked_about_what_may_grow_and_what_grows_elsewher
 
 
 async def test_a_route_has_the_groups_of_the_queue_list_alone() -> None:
-    """Law: an expansion compares it with the list; a topic that a tool made beside that would let it wait for ever."""
+    """Law: a topic's route is compared for the broker groups of its queue list only; one that a tool created elsewhere does not block an expansion."""
     name_server, client = registrations.core(), RemotingClient()
     ordered = registrations.topic("orders", order=True)
     register(name_server, GROUP_A, registration(1, ordered), connection=1)
@@ -73,7 +73,7 @@ async def test_a_route_has_the_groups_of_the_queue_list_alone() -> None:
 
 
 async def test_one_table_that_a_raft_group_refuses_hides_no_other() -> None:
-    """Law: one that is too long for an answer stops nothing but what needs it, and conditions have the words of the broker."""
+    """Law: if a broker group refuses one table, the others are still read, and conditions have the broker's words."""
     words = (
         "the list has more than 16711680 bytes, the limit of a response: request single items"
     )

@@ -1,8 +1,8 @@
 """
-Kills, rolls and freezes for hours, and a canary that must accuse nobody: ``python -m tests.operator.canary.soak --hours 2``.
+Kills, rolls and freezes for hours, and a canary that must raise no alarm: ``python -m tests.operator.canary.soak --hours 2``.
 
 No act breaks the promise of a cluster that keeps its disks, so each False verdict and each counted trouble is a false alarm.
-It ends with 1 when there was one, or when the order was not verified again; ``--seed`` plays the same acts again.
+It ends with 1 if there was one, or if the order was not verified again; ``--seed`` repeats the same acts.
 """
 
 import argparse
@@ -27,10 +27,10 @@ from tests.cluster.processes import Group
 from tests.waiting import until
 
 LIMITS: Final = Limits(interval_s=0.2, target_s=1.0, stale_s=2.0)
-PATIENCE_S: Final = 120.0  # on a busy machine a process takes many seconds to start
+PATIENCE_S: Final = 120.0  # On a busy machine a process takes many seconds to start.
 _TAKEOVER_S: Final = 2.0
 _AWAY_S: Final = (0.0, 8.0)
-# Between two acts: lets a consumer change, too.
+# The time between two acts, in which a consumer changes too.
 _CALM_S: Final = (1.0, 6.0)
 # By then a frozen leader's lease is over, and another one leads.
 _FROZEN_S: Final = (0.5, 8.0)
@@ -98,10 +98,10 @@ ACTS: Final[dict[str, Act]] = {
 
 
 class Soak:
-    """A canary of a group, and what was done to the group meanwhile.
+    """The canary of a group, and what was done to the group meanwhile.
 
     Attributes:
-        alarms: the False verdicts, and where none became True again, each with the act before it.
+        alarms: the False verdicts, and those that did not become True again, each with the act before it.
         unproven_s: the longest time in which the order was not verified.
     """
 
@@ -125,12 +125,12 @@ class Soak:
 
     @property
     def false_alarms(self) -> list[str]:
-        """False verdicts, and troubles that were counted."""
+        """The False verdicts, and the troubles that were counted."""
         counts = self.process.canary.counts
         return [*self.alarms, *(f"{kind.value}: {count}" for kind, count in counts.items())]
 
     async def known(self) -> None:
-        """Wait until the order is verified, or broken; note when neither comes."""
+        """Wait until the order is verified or broken; note if neither happens."""
         try:
             await until(lambda: self.process.verdict().status != "Unknown", PATIENCE_S)
         except TimeoutError:
@@ -138,7 +138,7 @@ class Soak:
             self.alarms.append(f"{self._act}: not verified for {PATIENCE_S:g} s: {said}")
 
     async def play(self, name: str) -> None:
-        """Play an act of ACTS, wait for the verdict after it, and let a calm follow."""
+        """Play one of ACTS, wait for the verdict after it, and let a calm follow."""
         self._act = name
         await asyncio.to_thread(ACTS[name], self._group, self._random)
         await self.known()
@@ -155,7 +155,7 @@ class Soak:
 
 @asynccontextmanager
 async def soaking(group: Group, random: Random) -> AsyncIterator[Soak]:
-    """Run a canary until the end of the block, which begins with its first verdict."""
+    """Run a canary until the block ends; the block begins after its first verdict."""
     soak = Soak(group, random)
     task = asyncio.create_task(soak.process.run())
     try:
@@ -192,7 +192,7 @@ def main() -> int:
     parser.add_argument("--hours", type=float, default=2.0, help="how long; 2 by default")
     parser.add_argument("--seed", type=int, default=1, help="which acts are played; 1 by default")
     words = parser.parse_args()
-    logging.disable(logging.WARNING)  # the SDK's words about each act
+    logging.disable(logging.WARNING)  # The SDK's log lines about each act.
     return asyncio.run(_play(words.hours * 3600, words.seed))
 
 

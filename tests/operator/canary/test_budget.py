@@ -1,4 +1,4 @@
-"""The error budget counts the probes of 30 days and forgets those before."""
+"""The error budget counts the probes of the last 30 days."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +13,7 @@ from orderlymq_operator.canary.budget import WINDOW_MIN, Budget
 def test_it_counts_what_a_list_of_all_probes_would(
     probes: list[tuple[int, bool]], minutes: int
 ) -> None:
-    """Against a twin that keeps every probe."""
+    """Law: the budget equals the counts over a list of all probes."""
     budget = Budget(0.99)
     for at, is_good in probes:
         budget.count(at, is_good=is_good)

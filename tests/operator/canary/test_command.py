@@ -1,4 +1,4 @@
-"""`orderlymq canary`: what it reports to programs."""
+"""`orderlymq canary` and its output for programs."""
 
 import json
 import signal
@@ -19,7 +19,7 @@ __all__ = ["orderlymq_cluster"]
 def test_each_verdict_is_a_line_of_json_and_what_is_removed_is_named(
     orderlymq_cluster: Cluster,
 ) -> None:
-    """Two queues of each group have a topic; after its end nothing of it is left."""
+    """Law: each verdict is a line of JSON, and a removal names the deleted topics and groups; afterwards nothing is left."""
     words = ["canary", "--json", "--name-server", orderlymq_cluster.name_server]
     command = [sys.executable, "-m", "orderlymq", *words, "--port", "0", "--interval", "100ms"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -42,7 +42,7 @@ def test_each_verdict_is_a_line_of_json_and_what_is_removed_is_named(
 
 
 def test_what_keeps_it_from_starting_is_json_with_the_exit_code() -> None:
-    """As with every command."""
+    """Law: a failed start prints JSON with the exit code, as every command."""
     answer = CliRunner().invoke(cli, ["canary", "--json", "--name-server", "127.0.0.1:1"])
 
     assert answer.exit_code == 4

@@ -1,4 +1,4 @@
-"""Events that the promise allows raise no alarm: leaders that are killed and rolled, consumers that come and go, a killed canary."""
+"""Events that the promise allows raise no alarm: killed and rolled leaders, changing consumers, a killed canary."""
 
 import asyncio
 import urllib.error
@@ -25,7 +25,7 @@ ROUNDS: Final = 3
 
 
 async def test_kills_and_rolls_are_no_false_alarm(make_group: MakeGroup) -> None:
-    """Real processes: each act of the soak once, and both consumers change every two seconds."""
+    """Law: with real processes, each act of the soak causes no alarm while both consumers change every two seconds."""
     async with soaking(make_group(), Random(1)) as soak:
         for name in ACTS:
             await soak.play(name)
@@ -35,7 +35,7 @@ async def test_kills_and_rolls_are_no_false_alarm(make_group: MakeGroup) -> None
 
 
 async def test_a_killed_canary_begins_again_and_accuses_nobody(make_group: MakeGroup) -> None:
-    """A run does not own the messages that the former run had sent and not consumed."""
+    """Law: a restarted canary does not miss the messages of its former run."""
     group = make_group()
     (port,) = free_ports(1)
     words = ["-m", "orderlymq_operator.canary", "--name-server", group.name_server_address]
@@ -46,7 +46,7 @@ async def test_a_killed_canary_begins_again_and_accuses_nobody(make_group: MakeG
         canary.start()
         try:
             await until(lambda: status(port).get("status") == "True", PATIENCE_S)
-            await asyncio.sleep(2.0)  # somewhere between two of its acts
+            await asyncio.sleep(2.0)  # Somewhere between two of its acts.
             found = status(port)
         finally:
             canary.kill()
@@ -57,7 +57,7 @@ async def test_a_killed_canary_begins_again_and_accuses_nobody(make_group: MakeG
 
 
 def status(port: int) -> dict[str, Any]:
-    """Return what the page says; empty while there is none."""
+    """Return the text of the page; empty if there is none yet."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/status", timeout=5) as answer:
             return dict(orjson.loads(answer.read()))

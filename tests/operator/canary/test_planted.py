@@ -1,4 +1,4 @@
-"""The whole canary on a real cluster: each planted trouble is found; the property `seen_s` of a report says how soon."""
+"""The whole canary on a real cluster: each planted trouble is found; the report's property `seen_s` says how soon."""
 
 import asyncio
 import itertools
@@ -46,10 +46,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
 
 @dataclass
 class Run:
-    """A canary that runs, and what it said.
+    """A running canary and its verdicts.
 
     Attributes:
-        faults: what is done to pulled messages; empty at the beginning.
+        faults: changes of pulled messages; empty at the start.
     """
 
     cluster: Group
@@ -64,7 +64,7 @@ class Run:
         return self.plan.topic(GROUP)
 
     async def until(self, sight: Callable[[Verdict], bool], patience_s: float = 30.0) -> float:
-        """Return after how many seconds the verdict is as wanted."""
+        """Return after how many seconds the verdict is the wanted one."""
         begun = time.monotonic()
         while not sight(self.process.verdict()):
             assert time.monotonic() - begun < patience_s, self.process.status()
@@ -72,7 +72,7 @@ class Run:
         return time.monotonic() - begun
 
     async def send(self, body: bytes, queue: int = 0) -> None:
-        """Send a message as somebody else."""
+        """Send a message as another program does."""
         async with Producer("somebody", self.cluster.name_server_address) as producer:
             message = Message(topic=self.topic, body=body, key=f"key-{queue}")
             await insist(
@@ -86,7 +86,7 @@ class Run:
 
 @asynccontextmanager
 async def running(cluster: Group, limits: Limits = LIMITS) -> AsyncIterator[Run]:
-    """Run a canary with topics of its own until it has verified the order."""
+    """Run a canary with its own topics until it has verified the order."""
     faults: list[Callable[[list[ReceivedMessage]], list[ReceivedMessage]]] = []
 
     def plant(messages: list[ReceivedMessage]) -> list[ReceivedMessage]:
@@ -110,7 +110,7 @@ async def running(cluster: Group, limits: Limits = LIMITS) -> AsyncIterator[Run]
 
 
 async def insist(call: Callable[[], Awaitable[object]]) -> None:
-    """Do *call* until a leader serves it: on a busy machine one may have lost its lease."""
+    """Repeat *call* until a leader serves it, because on a busy machine one may lose its lease."""
     while True:
         try:
             await call()
@@ -163,7 +163,7 @@ async def swap_two_messages(run: Run) -> None:
             number = messages[0].queue_offset
             late, first = held.pop(), messages[0]
             done.append(True)
-            # The SDK itself keeps offsets in order: the bodies change places.
+            # The SDK itself keeps offsets in order, so the bodies are exchanged.
             return [first, replace(late, queue_offset=number), *messages[1:]]
         if messages and not done and not held:
             held.append(messages[0])
@@ -181,7 +181,7 @@ async def alter_a_body(run: Run) -> None:
 
 
 async def let_two_hold_one_queue(run: Run) -> None:
-    """Another consumer gets the same messages at the same time, without the lock."""
+    """Let another consumer get the same messages at the same time, without the lock."""
 
     async def listener(messages: Sequence[ReceivedMessage], context: object) -> None:
         await run.process.probes.listen("a third", messages)
@@ -198,7 +198,7 @@ async def let_two_hold_one_queue(run: Run) -> None:
 
 
 async def reset_the_group(run: Run) -> None:
-    """Its locks end, and who gets them next begins at the first message."""
+    """End the locks, and let the next holder begin at the first message."""
     await run.until(lambda verdict: run.process.canary.ledgers[LANE].highest > 60)
     for lock in (await run.admin.locks(run.plan.prefix)).values():
         await run.admin.client_dead(run.cluster.address, lock.client_id, "planted")
@@ -213,14 +213,14 @@ async def suspend_the_group(run: Run) -> None:
 
 
 async def close_the_topic(run: Run) -> None:
-    """Nobody may write any more."""
+    """Make the topic read-only."""
     await insist(
         lambda: run.admin.create_topic(run.topic, queues=2, ordered=True, brokers=[GROUP], perm=4)
     )
 
 
 Plant = Callable[[Run], Awaitable[None]]
-Property = Callable[[str, object], None]  # pytest's record_property
+Property = Callable[[str, object], None]  # Pytest's record_property.
 BROKEN: Final[dict[Plant, set[Kind]]] = {
     drop_one_message: {Kind.SKIPPED},
     swap_two_messages: {Kind.SKIPPED, Kind.REWRITTEN, Kind.REORDERED},
@@ -243,7 +243,7 @@ TOLD: Final[dict[Plant, str]] = {
 async def test_each_planted_trouble_is_found(
     cluster: Group, plant: Plant, record_property: Property
 ) -> None:
-    """A broken promise makes the verdict False, under a name that fits."""
+    """Law: a broken promise makes the verdict False, with a fitting reason."""
     async with running(cluster) as run:
         await plant(run)
         record_property(
@@ -257,7 +257,7 @@ async def test_each_planted_trouble_is_found(
 async def test_what_cannot_be_proven_is_reported(
     cluster: Group, plant: Plant, record_property: Property
 ) -> None:
-    """A group that takes or gives nothing, or late, breaks no order."""
+    """Law: a group that accepts or delivers nothing, or late, makes the verdict Unknown, not False."""
     async with running(cluster) as run:
         await plant(run)
         record_property(
@@ -268,7 +268,7 @@ async def test_what_cannot_be_proven_is_reported(
 
 
 async def test_a_cluster_that_misses_the_target_is_slow_and_in_order(cluster: Group) -> None:
-    """No cluster delivers within a microsecond."""
+    """Law: a cluster that misses the latency target is slow, but its order is kept."""
     async with running(cluster, replace(LIMITS, target_s=1e-6)) as run:
         await run.until(lambda verdict: verdict.reason == "Slow")
 
@@ -279,7 +279,7 @@ async def test_a_cluster_that_misses_the_target_is_slow_and_in_order(cluster: Gr
 async def test_where_the_operator_makes_the_topics_the_canary_waits_for_them(
     cluster: Group,
 ) -> None:
-    """It may not publish their lists there, and says why nothing is proven yet."""
+    """Law: if the operator makes the topics, the canary waits for them and says why nothing is verified yet."""
     plan = Plan(
         (GROUP,), f"canary{next(_prefixes)}", cluster.name_server_address, makes_topics=False
     )
@@ -299,7 +299,7 @@ async def test_where_the_operator_makes_the_topics_the_canary_waits_for_them(
 
 
 async def test_a_group_that_is_away_leaves_the_proof_of_the_others(cluster: Group) -> None:
-    """The answer has its own queues alone; a queue list names it, as of a group that was there."""
+    """Law: a broker group that is away does not stop the verification of the others."""
     plan = Plan((GROUP, "away"), f"canary{next(_prefixes)}", cluster.name_server_address)
     process = CanaryProcess(plan, LIMITS, Address("127.0.0.1", 0))
     async with AdminClient(cluster.name_server_address) as admin:
@@ -321,7 +321,7 @@ async def test_a_group_that_is_away_leaves_the_proof_of_the_others(cluster: Grou
 
 
 async def test_a_canary_leaves_nothing_when_it_is_removed(cluster: Group) -> None:
-    """Neither topics nor the group."""
+    """Law: a removed canary leaves neither topics nor group."""
     async with running(cluster) as run:
         assert run.topic in await run.admin.topics()
 
@@ -331,7 +331,7 @@ async def test_a_canary_leaves_nothing_when_it_is_removed(cluster: Group) -> Non
 
 
 async def test_the_removal_of_a_canary_takes_nothing_of_anybody_else(cluster: Group) -> None:
-    """Topics whose names begin alike stay, and so does a group that consumes what is not the canary's."""
+    """Law: removing a canary keeps topics with similar names, and a group that consumes other topics."""
     plan = Plan((), "billing", cluster.name_server_address)
     mine, bare = plan.topic(GROUP), plan.topic("eu")
     asked: list[Sequence[str]] = []

@@ -1,4 +1,4 @@
-"""The body of a probe says which message it is, and shows that it was altered."""
+"""The body of a probe identifies its message and shows if it was altered."""
 
 import pytest
 from hypothesis import given
@@ -23,7 +23,7 @@ def test_a_byte_that_was_altered_is_seen(place: int, change: int) -> None:
         found = decode(bytes(body))
     except AlteredError:
         return
-    assert found == PROBE  # white space alone
+    assert found == PROBE  # White space only.
 
 
 @given(st.binary())

@@ -1,4 +1,4 @@
-"""The judge of a canary: silent about all that the promise allows, and never about what it forbids."""
+"""The judge of a canary: it raises no alarm for what the promise allows, and one for each broken promise."""
 
 from collections.abc import Callable
 
@@ -27,7 +27,7 @@ HONEST: dict[str, Callable[[World], object]] = {
 
 @given(st.lists(st.sampled_from(sorted(HONEST)), max_size=60))
 def test_what_the_promise_allows_is_no_trouble(steps: list[str]) -> None:
-    """Unknown outcomes, refusals, repeats after a lost consumer and pauses, in any order and number."""
+    """Law: unknown outcomes, refusals, repeats after a lost consumer and pauses, in any order, are no trouble."""
     world = World()
     for step in steps:
         world.deliver()
@@ -106,7 +106,7 @@ def misplace(world: World) -> None:
 def move(world: World) -> None:
     number = world.canary.send(LANE, world.now)
     world.acknowledge(number, len(world.log))
-    world.log += [0, number]  # the first is no message of ours
+    world.log += [0, number]  # The first one is no message of ours.
     world.position += 1
     world.deliver()
 
@@ -155,7 +155,7 @@ PLANTED: dict[str, tuple[Callable[[World], None], Kind]] = {
 
 @pytest.mark.parametrize("name", PLANTED)
 def test_each_planted_trouble_is_found_and_reported(name: str) -> None:
-    """By its own name, and as the status False."""
+    """Law: each planted trouble is counted under its own name and makes the status False."""
     plant, kind = PLANTED[name]
     world = World()
     world.well()
@@ -171,7 +171,7 @@ def test_every_kind_of_trouble_is_planted() -> None:
 
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_trouble_is_reported_for_a_while_and_things_go_on(name: str) -> None:
-    """One trouble makes no second one of what follows."""
+    """Law: one trouble is reported for a while and causes no second one."""
     world = World()
     world.well()
     PLANTED[name][0](world)
@@ -195,7 +195,7 @@ def test_nothing_is_verified_before_each_queue_has_delivered() -> None:
 
 
 def test_a_group_that_takes_nothing_makes_it_unknown_within_the_bound() -> None:
-    """An election, a lost machine: nobody is accused, and the probes spend the budget."""
+    """Law: a group that accepts nothing makes the status Unknown within the bound, and its probes spend the budget."""
     world = World()
     world.well()
     world.canary.send(LANE, world.now)
@@ -221,7 +221,7 @@ def test_a_group_that_gives_nothing_makes_it_unknown_before_it_is_a_trouble() ->
 
 
 def test_silence_is_seen_within_five_seconds_at_the_default_interval() -> None:
-    """Law: by who reads the condition, too: the operator asks once a second. One message that is late is no silence."""
+    """Law: at the default interval silence is seen within five seconds, also by the operator that asks once a second; one late message is no silence."""
     interval = Limits().interval_s
     world = World(Canary([LANE], "run", Limits(stale_s=stale_after_s(interval))))
     world.well()
@@ -235,7 +235,7 @@ def test_silence_is_seen_within_five_seconds_at_the_default_interval() -> None:
 
 
 def test_late_messages_spend_the_budget_and_keep_the_order() -> None:
-    """Order is a promise, latency a target."""
+    """Law: late messages spend the budget but do not break the order."""
     world = World()
     world.well()
     for _ in range(4):
@@ -252,7 +252,7 @@ def test_late_messages_spend_the_budget_and_keep_the_order() -> None:
 @pytest.mark.parametrize("late_by", [-1, 1, 5])
 @pytest.mark.parametrize("under_way", [1, 2, 3, 8])
 def test_each_probe_is_counted_once(under_way: int, late_by: int) -> None:
-    """Law: also where a probe takes longer than it is to the next one; those within the target are good."""
+    """Law: each probe is counted once, also if it takes longer than the interval; those within the target are good."""
     target, count = 2 * under_way, 100
     limits = Limits(interval_s=2 * STEP_S, target_s=target * STEP_S)
     world = World(Canary([LANE], "run", limits))
@@ -270,7 +270,7 @@ def test_each_probe_is_counted_once(under_way: int, late_by: int) -> None:
 
 
 def test_a_second_canary_on_the_same_topics_is_reported() -> None:
-    """It makes the verdict worthless, and is no trouble of the cluster."""
+    """Law: a second canary on the same topics is reported as such, not as a trouble of the cluster."""
     world = World()
     world.canary.foreign(LANE, world.now)
     world.well()
@@ -281,7 +281,7 @@ def test_a_second_canary_on_the_same_topics_is_reported() -> None:
 
 
 def test_memory_is_bounded() -> None:
-    """Of one queue that nobody consumes, and of one that refuses everything."""
+    """Law: memory stays bounded for a queue that nobody consumes and for one that refuses everything."""
     world = World()
     for _ in range(3 * HISTORY_MAX):
         world.send()

@@ -1,4 +1,4 @@
-"""A queue as the promise allows it, with its sender and its consumer, that reports to a judge as the SDK would."""
+"""A queue that keeps the promise, with its sender and consumer, which report to a judge as the SDK does."""
 
 from dataclasses import dataclass, field
 
@@ -15,7 +15,7 @@ class World:
 
     Attributes:
         log: the number at each offset.
-        position: the offset that is delivered next; *committed* is where a new holder begins.
+        position: the next offset to deliver; a new holder begins at *committed*.
     """
 
     canary: Canary = field(default_factory=lambda: Canary([LANE], "run", Limits()))
@@ -30,7 +30,7 @@ class World:
         self.canary.tick(self.now)
 
     def send(self, *, copies: int = 1, acknowledged_late: bool = False) -> int:
-        """Send the next message and store it; *copies* after an unknown outcome whose repeat was not recognised."""
+        """Send the next message and store it; *copies* come from an unknown outcome whose repeat was not recognised."""
         number = self.canary.send(LANE, self.now)
         offset = len(self.log)
         self.log += [number] * copies
@@ -50,7 +50,7 @@ class World:
         return number
 
     def deliver(self) -> None:
-        """Deliver all that is stored."""
+        """Deliver all stored messages."""
         while self.position < len(self.log):
             self.give(self.log[self.position], self.position)
             self.position += 1
@@ -62,7 +62,7 @@ class World:
         self.canary.leave(LANE, member)
 
     def lose_consumer(self) -> None:
-        """Let another consumer go on at what was committed."""
+        """Let another consumer go on at the committed offset."""
         self.position = self.committed
 
     def well(self, probes: int = 10) -> None:

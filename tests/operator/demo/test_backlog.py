@@ -5,7 +5,7 @@ from orderlymq_operator.demo.credentials import Credentials
 from orderlymq_protocol.frame.command import RemotingCommand
 from tests.operator.scripted import Answer, serving
 
-_OFFSETS = {0: (10, 8), 1: (0, 0), 2: (7, 0)}  # by queue the end, and what is committed
+_OFFSETS = {0: (10, 8), 1: (0, 0), 2: (7, 0)}  # The end and the committed offset of each queue.
 
 
 def _answers(*, readable: bool = True) -> dict[int, Answer]:
@@ -25,14 +25,14 @@ def _answers(*, readable: bool = True) -> dict[int, Answer]:
 
 
 async def test_what_is_not_committed_is_counted() -> None:
-    """A queue without a committed offset counts from its beginning."""
+    """Law: messages that are not committed are counted; a queue without an offset counts from its begin."""
     async with serving(_answers()) as (_, address):
         assert await backlog([address, address], "orders", "billing", Credentials()) == 2 * (2 + 7)
         assert await backlog([address], "unknown", "billing", Credentials()) == 0
 
 
 async def test_what_cannot_be_asked_counts_as_not_consumed() -> None:
-    """The demo must not end because a broker is away."""
+    """Law: an unreachable broker makes the count unknown and does not end the demo."""
     async with serving(_answers(readable=False)) as (_, address):
         assert await backlog([address], "orders", "billing", Credentials()) is None
     assert await backlog(["127.0.0.1:1"], "orders", "billing", Credentials()) is None

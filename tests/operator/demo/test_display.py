@@ -17,7 +17,7 @@ def _board() -> Scoreboard:
 
 
 def test_the_scoreboard_adds_what_the_processes_report() -> None:
-    """Counts are summed, a newer report replaces the older, a queue is shown at its newest owner."""
+    """Law: the scoreboard sums the processes' latest reports and shows a queue at its newest owner."""
     board = _board()
     board.take(Report("producer-1", "producer", sent=6, acknowledged=6))
 
@@ -26,7 +26,7 @@ def test_the_scoreboard_adds_what_the_processes_report() -> None:
 
 
 def test_without_a_terminal_the_demo_prints_plain_lines() -> None:
-    """Every event once, and the counts now and then; no control characters."""
+    """Law: without a terminal the demo prints plain lines: every event once, and the counts from time to time."""
     text = io.StringIO()
     board = _board()
     board.event("SIGKILL to the leader")
@@ -44,7 +44,7 @@ def test_without_a_terminal_the_demo_prints_plain_lines() -> None:
 
 
 def test_in_a_terminal_every_queue_has_a_line() -> None:
-    """The live picture can be drawn from any state."""
+    """Law: in a terminal every queue has a line, in any state."""
     text = io.StringIO()
     console = Console(file=text, force_terminal=True, width=100)
 
@@ -56,7 +56,7 @@ def test_in_a_terminal_every_queue_has_a_line() -> None:
 
 
 def test_quiet_means_quiet() -> None:
-    """JSON output must not be disturbed."""
+    """Law: with quiet nothing is printed, because JSON output must not be disturbed."""
     text = io.StringIO()
     board = _board()
     board.event("something")
@@ -95,7 +95,7 @@ def _shown(events: list[Event]) -> str:
 
 
 def test_the_table_says_what_the_oracle_found() -> None:
-    """Kept only when nothing was found and everything was judged."""
+    """Law: the table says "order kept" only if nothing was found and everything was judged."""
     kept = _shown(_history(drained=True, deliveries=("m0", "m1")))
     lost = _shown(_history(drained=True, deliveries=("m0",)))
     open_ = _shown(_history(drained=False, deliveries=("m0", "m1")))
@@ -109,13 +109,13 @@ def test_the_table_says_what_the_oracle_found() -> None:
 
 
 def test_lines_that_are_no_report_are_passed_over() -> None:
-    """An interpreter may print warnings where reports are expected."""
+    """Law: lines that are no report, such as an interpreter's warnings, are ignored."""
     assert parse(b"a warning\n") is None
     assert parse(b'{"process":"p","role":"producer","sent":3}\n') == Report("p", "producer", sent=3)
 
 
 def test_the_rate_runs_from_the_first_send_to_the_last_acknowledgement() -> None:
-    """Waiting for the consumers afterwards does not make the producers slower."""
+    """Law: the rate is measured from the first send to the last acknowledgement."""
     second = 10**9
     events = [
         _event(0, Kind.SEND, "m0"),

@@ -1,4 +1,4 @@
-"""The demo kills a leader, who may be missing for a moment."""
+"""The demo kills a leader, which may be missing for a moment."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from orderlymq_operator.local.directory import Contact, DataDirectory
 
 
 async def test_an_election_is_waited_for(tmp_path: Path) -> None:
-    """Law: a cluster without a leader, or whose leader starts again, is no end of the demo."""
+    """Law: a cluster without a leader, or with a restarting one, does not end the demo."""
     replicas = [{"node": 1, "pid": 11}, {"node": 2, "pid": None}]
     found = [
         {"name": "demo-0", "leader": None, "replicas": replicas},

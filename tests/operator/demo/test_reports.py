@@ -1,4 +1,4 @@
-"""Processes of the demo hear of the end of the process that started them."""
+"""The demo's processes notice the end of the process that started them."""
 
 import subprocess
 import sys
@@ -19,7 +19,7 @@ asyncio.run(main())
 
 
 def test_a_process_ends_with_who_started_it() -> None:
-    """Whatever ended that: a member that stays would consume what is meant for others."""
+    """Law: a process ends with its starter, however that ended; else it would consume others' messages."""
     with subprocess.Popen(
         [sys.executable, "-c", _PROGRAM],
         stdin=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""The demo plays on an ordered topic only."""
+"""The demo runs on an ordered topic only."""
 
 import json
 
@@ -19,7 +19,7 @@ def _having(*, order: bool) -> dict[int, Answer]:
 
 
 async def test_an_ordered_topic_is_played_on() -> None:
-    """A group that is away, or refuses the question, is waited for later."""
+    """Law: an ordered topic is accepted; a broker group that is away or refuses the question is waited for later."""
     async with serving(_having(order=True)) as (_, address):
         await check_topic([address, _NOBODY], "orders", Credentials())
         await check_topic([_NOBODY], "orders", Credentials())
@@ -32,7 +32,7 @@ async def test_an_ordered_topic_is_played_on() -> None:
 async def test_a_topic_without_an_order_is_refused_before_anything_is_sent(
     topic: str, why: str
 ) -> None:
-    """The sentence names what to do; the demo would end with ORDER NOT PROVEN."""
+    """Law: a topic without order is refused before anything is sent, with what to do."""
     async with serving(_having(order=False)) as (_, address):
         with pytest.raises(RefusedError, match=why) as refused:
             await check_topic([address], topic, Credentials())

@@ -1,4 +1,4 @@
-"""A small API server of our own that speaks real HTTP and answers as a test says."""
+"""A small fake API server that speaks real HTTP and answers as a test says."""
 
 import os
 from collections.abc import AsyncIterator
@@ -15,7 +15,7 @@ from tests.waiting import turns
 
 @asynccontextmanager
 async def serving_api(*routes: web.RouteDef) -> AsyncIterator[Api]:
-    """Serve *routes*; nothing else exists. Yield what an operator reaches it by."""
+    """Serve *routes* and nothing else; yield the client by which an operator reaches them."""
     application = web.Application()
     application.add_routes([*routes, web.route("*", "/{path:.*}", absent)])
     runner = web.AppRunner(application)
@@ -35,5 +35,5 @@ async def serving_api(*routes: web.RouteDef) -> AsyncIterator[Api]:
 
 
 async def absent(request: web.Request) -> web.Response:
-    """Answer as for an object that is not there."""
+    """Answer as for an object that does not exist."""
     return web.json_response({"message": "not found"}, status=404)

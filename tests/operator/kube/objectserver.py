@@ -1,9 +1,9 @@
 """
-Objects as an API server keeps them: by path, lists with selectors, watches, applies, merges and deletes; HTTP is real.
+Objects as an API server keeps them: by path, with selectors, watches, applies, merges and deletes; HTTP is real.
 
-It keeps what makes the real one awkward: every write gives another resource version, items of a list do not say what
-they are, a status is written by its own path only, an apply leaves the fields of others alone, a list has pages, a watch
-ends at any time and does not know what is too old, and nothing is answered that the chart's rights do not allow.
+It has the difficulties of the real one: each write gives a new resource version, items of a list lack their kind, a
+status has its own path, an apply leaves others' fields alone, lists have pages, a watch may end at any time and does
+not know old versions, and requests without the chart's rights are refused.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from tests.operator.kube.apiserver import absent, serving_api
 from tests.operator.kube.rights import granted, needed
 
 _IDENTITY = {"apiVersion", "kind", "metadata"}
-# The two ends of a watch: quietly, or as when a machine goes down.
+# The two ways in which a watch ends: quietly, or as when a machine goes down.
 END, BREAK = object(), object()
 _RESOURCES = [each for each in vars(resources).values() if isinstance(each, Resource)]
 _PLURALS = {each.plural for each in _RESOURCES}
@@ -56,35 +56,35 @@ _VERSION_DEPTH = TLS_ROUTES.root.count("/")
 
 @dataclass(eq=False)
 class Watch:
-    """One watch that somebody has open."""
+    """One open watch."""
 
     path: str
     selector: str
     told: asyncio.Queue[Any] = field(default_factory=asyncio.Queue)
 
     def tell(self, kind: str, path: str, found: Json) -> None:
-        """Send a change of the object at *path*, if it is one of this watch."""
+        """Send a change of the object at *path*, if this watch covers it."""
         if _is_in(path, self.path) and _selected(found, self.selector):
             self.told.put_nowait({"type": kind, "object": found})
 
 
 class ObjectServer:
-    """The objects of one API server, and what was asked of it.
+    """The objects of one API server, and the requests that it got.
 
     Attributes:
         asked: verb and path of each request, in order; deletions with their propagation.
-        refused: answers by the beginning of a path, a method may stand before it: status and sentence.
-        budgets: what a disruption budget says, by the pod that it keeps.
+        refused: answers (status and sentence) by the begin of a path, optionally with a method before it.
+        budgets: the answer of a disruption budget, by the pod that it protects.
         overlapping: pods that two disruption budgets select.
-        terminating: its namespaces are being deleted, so that nothing can be created.
-        admit: what an admission rule makes of a copy of each object that is applied.
+        terminating: its namespaces are being deleted, so nothing can be created.
+        admit: what an admission rule makes of a copy of each applied object.
         rights: what the operator may do.
-        slow: called before a list is made up and before it is answered; the caller waits for it.
-        watches: those that are open.
-        watched: the path of each watch that was asked for, in order.
-        mute: watches that are open say nothing any more, as when a machine between has forgotten them.
-        routes: the version of Gateway API's TLSRoute that is served; none where it is empty.
-        oldest: a watch or a further page of an earlier version gets 410, within the stream where *gone_within* is true.
+        slow: called before a list is made and before it is answered; the caller waits for it.
+        watches: the open watches.
+        watched: the path of each watch that was requested, in order.
+        mute: open watches send nothing more, as when a machine in between has forgotten them.
+        routes: the served version of Gateway API's TLSRoute; empty for none.
+        oldest: a watch or further page of an earlier version gets 410, within the stream if *gone_within* is true.
     """
 
     def __init__(self) -> None:
@@ -109,20 +109,20 @@ class ObjectServer:
     # -- for tests
 
     def put(self, resource: Resource, found: Json) -> Json:
-        """Let an object be there, as another client would have made it."""
+        """Store an object, as another client would have made it."""
         meta = found["metadata"]
         return self._write(resource.path(meta.get("namespace"), meta["name"]), found)
 
     def find(self, resource: Resource, namespace: str, name: str) -> Json | None:
-        """Return an object as it is."""
+        """Return an object as it is stored."""
         return self.objects.get(resource.path(namespace, name))
 
     def drop(self, resource: Resource, namespace: str, name: str) -> Json:
-        """Take an object away, as when Kubernetes has ended it."""
+        """Remove an object, as when Kubernetes has ended it."""
         return self._end(resource.path(namespace, name))
 
     def collect_garbage(self) -> int:
-        """End what goes with an object that is gone, as Kubernetes does a while later; return how much."""
+        """Delete the objects whose owner is gone, as Kubernetes does later; return how many."""
         count = 0
         present = {found["metadata"]["uid"] for found in self.objects.values()}
         for path, found in list(self.objects.items()):
@@ -133,7 +133,7 @@ class ObjectServer:
         return count
 
     def tell(self, what: Any, resource: Resource | None = None) -> None:
-        """Send every watch, or those of one kind, something: END, BREAK, a bookmark, or an error by its code."""
+        """Send every watch, or those of one kind, an event: END, BREAK, a bookmark, or an error by its code."""
         if isinstance(what, int):
             error = {"kind": "Status", "code": what, "message": "sent by a test"}
             what = {"type": "ERROR", "object": error}
@@ -147,13 +147,13 @@ class ObjectServer:
         return {"type": "BOOKMARK", "object": {"metadata": meta}}
 
     def compact(self) -> None:
-        """Forget all changes up to now: who wants to hear of them gets 410."""
+        """Forget all changes so far; a watch that wants them gets 410."""
         self._version += 1
         self.oldest = self._version
         self._changes.clear()
 
     def writes(self) -> list[tuple[str, ...]]:
-        """Return what was written since the last call."""
+        """Return the writes since the last call."""
         found = [each for each in self.asked if each[0] != "GET"]
         self.asked.clear()
         return found
@@ -162,12 +162,12 @@ class ObjectServer:
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[Api]:
-        """Serve, and return what the operator asks by."""
+        """Serve, and return the operator's client."""
         async with serving_api(web.route("*", "/{path:.+}", self._serve)) as api:
             try:
                 yield api
             finally:
-                self.tell(END)  # the watcher is gone, which nobody reports to the server
+                self.tell(END)  # The watcher is gone, which nothing reports to the server.
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         if "watch" in request.query:
@@ -248,7 +248,7 @@ class ObjectServer:
         return web.json_response(self._end(path))
 
     def _evict(self, path: str, body: Json) -> web.Response:
-        """End a pod as the API server does: not another one of its name, not against its budget, never immediately."""
+        """Evict a pod as the API server does: not another one of its name, not against its budget, never immediately."""
         if path not in self.objects:
             return web.json_response({"message": "not found"}, status=404)
         meta = self.objects[path]["metadata"]
@@ -317,7 +317,7 @@ class ObjectServer:
         meta = {"resourceVersion": version}
         if end < len(items):
             meta["continue"] = f"{version}-{end}"
-        # A real server has null where there is no metadata of anything.
+        # A real server has null where there are no managed fields.
         found = items[begin:end] or (None if is_metadata else [])
         return web.json_response({"items": found, "metadata": meta})
 
@@ -341,7 +341,7 @@ class ObjectServer:
         )
 
     def _taken_port(self, path: str, made: Json) -> int | None:
-        """Return the node port of a Service that another one has."""
+        """Return the node port of a Service that another one has already."""
         others = [found for place, found in self.objects.items() if place != path]
         taken = {port for found in others for port in _node_ports(found)}
         return next((port for port in _node_ports(made) if port in taken), None)
@@ -366,7 +366,7 @@ class ObjectServer:
         generation = before.get("metadata", {}).get("generation", 0)
         meta["generation"] = generation + (before.get("spec") != found.get("spec"))
         made = copy.deepcopy({**found, "metadata": meta})
-        if made.get("kind") == "StatefulSet":  # its controller takes a change up immediately
+        if made.get("kind") == "StatefulSet":  # Its controller takes up a change immediately.
             made["status"] = {
                 **made.get("status", {}),
                 "observedGeneration": meta["generation"],
@@ -390,11 +390,11 @@ class ObjectServer:
 
 
 async def _at_once() -> None:
-    """Wait for nothing."""
+    """Do not wait."""
 
 
 def _is_in(path: str, collection: str) -> bool:
-    """Return whether an object is in a collection: of its namespace, or of all."""
+    """Return whether an object is in a collection, of its namespace or of all."""
     place = path.rpartition("/")[0]
     if place == collection:
         return True
@@ -425,7 +425,7 @@ def _field(found: Any, path: list[str]) -> Any:
 
 
 def _merged(old: Any, new: Any) -> Any:
-    """Return a JSON merge patch applied: null takes away."""
+    """Return the result of a JSON merge patch; null removes a field."""
     if not isinstance(old, dict) or not isinstance(new, dict):
         return new
     found = {key: value for key, value in old.items() if new.get(key, value) is not None}

@@ -1,7 +1,7 @@
 """
-A real API server with the chart's definitions and rights, for tests: etcd and kube-apiserver alone, both on the PATH.
+A real API server with the chart's definitions and rights: only etcd and kube-apiserver, both on the PATH.
 
-Tests with it are marked by `needs_api_server`, and skipped where the programs are missing.
+Tests with it are marked `needs_api_server` and skipped if the programs are missing.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ needs_api_server = pytest.mark.skipif(
 
 @contextmanager
 def real_api_server(folder: Path) -> Iterator[str]:
-    """Run it, with Services of both families; yield its address."""
+    """Run it with Services of both address families; yield its address."""
     with api_server(folder, services="10.96.0.0/16,fd00:96::/112") as address:
 
         async def begin() -> None:
@@ -47,7 +47,7 @@ async def administrator(address: str) -> AsyncIterator[Kube]:
 
 @asynccontextmanager
 async def operator(address: str) -> AsyncIterator[Api]:
-    """Yield the operator's own client, with the chart's rights."""
+    """Yield a client with the operator's rights from the chart."""
     settings = Configuration(host=address)
     settings.verify_ssl = False
     settings.api_key = {"BearerToken": OPERATOR}

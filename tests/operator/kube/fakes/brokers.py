@@ -1,7 +1,7 @@
 """
-Brokers and name servers of one Cluster as the operator meets them on the wire, at addresses of this machine: each pod has its own.
+Brokers and name servers of one Cluster, as the operator meets them on the wire at addresses of this machine, one per pod.
 
-Rule: they know nothing of manifests and plans. What a group has received survives its pods, as it does on volumes.
+Rule: they know nothing of manifests and plans. What a broker group received survives its pods, as on volumes.
 """
 
 import json
@@ -27,16 +27,17 @@ from tests.waiting import turns
 
 Json = dict[str, Any]
 _EVERYWHERE: Final = "0.0.0.0"
-_NAME_SERVERS: Final = 9  # the third number of their addresses; those of groups begin behind it
+# The third number of their addresses; those of broker groups begin behind it.
+_NAME_SERVERS: Final = 9
 
 
 def address_of(group: int | None, number: int) -> str:
-    """Return the address of a pod by its raft group, None for name servers, and its number in that."""
+    """Return the address of a pod by its broker group (None for name servers) and its number there."""
     return f"127.0.{_NAME_SERVERS if group is None else _NAME_SERVERS + 1 + group}.{number + 1}"
 
 
 def _place(address: str) -> tuple[int | None, int]:
-    """Return group and number of a pod by its address."""
+    """Return broker group and number of a pod by its address."""
     third, fourth = map(int, address.split(".")[2:])
     return None if third == _NAME_SERVERS else third - _NAME_SERVERS - 1, fourth - 1
 
@@ -57,28 +58,28 @@ class RaftGroup:
     users: dict[str, Json] = field(default_factory=dict)
 
     def elect(self, running: set[int]) -> None:
-        """Let a voter lead where a majority of them runs."""
+        """Let a voter lead if a majority of the voters runs."""
         fit = self.voters & running
         if self.leader in fit:
             return
         self.leader = None
         if 2 * len(fit) > len(self.voters):
-            # The leader of before, which only had to begin again, has everything.
+            # The former leader, which only restarted, has everything.
             self.lead(self.led if self.led in fit else min(fit))
 
     def lead(self, node: int) -> None:
-        """Begin a term with a node as leader."""
+        """Begin a term with this node as leader."""
         self.leader = self.led = node
         self.term += 1
 
 
 class Brokers:
-    """All of them.
+    """All brokers and name servers.
 
     Attributes:
         groups: by number, from the first start of a replica on.
-        lists: what each name server publishes, by number.
-        running: the addresses of pods that run.
+        lists: the queue lists that each name server publishes, by number.
+        running: the addresses of running pods.
     """
 
     def __init__(self) -> None:
@@ -87,13 +88,13 @@ class Brokers:
         self.running: set[str] = set()
 
     def elect(self) -> None:
-        """Let each group have a leader if it can."""
+        """Let each raft group have a leader if it can."""
         places = [_place(address) for address in self.running]
         for index, group in self.groups.items():
             group.elect({number + 1 for place, number in places if place == index})
 
     def facts(self) -> dict[Fact, object]:
-        """Return everything that the operator may change here, by its name."""
+        """Return everything here that the operator may change, by name."""
         found: dict[Fact, object] = {("server", str(index), ""): True for index in self.lists}
         for index, group in self.groups.items():
             name = f"demo-{index}"
@@ -114,7 +115,7 @@ class Brokers:
     # -- pages -----------------------------------------------------------------------------------
 
     async def status(self, request: web.Request) -> web.Response:
-        """Answer /status."""
+        """Answer the page /status."""
         assert request.transport is not None
         address = str(request.transport.get_extra_info("sockname")[0])
         index, number = _place(address)
@@ -202,7 +203,7 @@ def _by_leader(group: RaftGroup, asked: RemotingCommand) -> RemotingCommand:
 
 
 def topic_config(ext: Mapping[str, str]) -> Json:
-    """Return a topic as brokers list it, by the fields of the request that has set it."""
+    """Return a topic as brokers list it, from the fields of the request that set it."""
     return {
         "topicName": ext["topic"],
         "readQueueNums": int(ext["readQueueNums"]),
@@ -321,7 +322,7 @@ def _drop(table: dict[str, Json], key: str) -> None:
 async def serving(
     brokers: Brokers, patch: Callable[[object, str, Any], None]
 ) -> AsyncIterator[None]:
-    """Serve them; *patch* sets the ports on which the operator calls pods."""
+    """Serve them; *patch* sets the ports at which the operator calls pods."""
     pages = web.Application()
     pages.router.add_get("/status", brokers.status)
     runner = web.AppRunner(pages, access_log=None)

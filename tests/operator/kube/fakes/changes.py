@@ -1,4 +1,4 @@
-"""Random changes of the manifests of one Cluster, allowed ones and others."""
+"""Random changes of the manifests of one Cluster, allowed and forbidden ones."""
 
 import copy
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ _RESOURCES: Final[Json] = {
     "requests": {"cpu": "500m", "memory": "512Mi"},
     "limits": {"memory": "2Gi"},
 }
-# Values that a field of a Cluster may take; None takes it away. The last ones of some are refused.
+# Values for fields of a Cluster; None removes the field. The last values of some are refused.
 _CLUSTER: Final[Mapping[str, list[Any]]] = {
     "groups": [1, 2, 2, 3, 0],
     "replicasPerGroup": [1, 3, 3, 5, 2],
@@ -92,7 +92,7 @@ _NAMES: Final = {
 
 
 def change(present: Mapping[Name, Json], chance: Random) -> dict[Name, Json]:
-    """Return the specs that change, of the Cluster or of others or of both."""
+    """Return the changed specs, of the Cluster, of other objects or of both."""
     found: dict[Name, Json] = {}
     for _ in range(chance.choice([1, 1, 2, 3])):
         kind = chance.choice(["Cluster", "Cluster", "Topic", "Topic", "ConsumerGroup", "User"])

@@ -1,8 +1,8 @@
 """
-The parts of Kubernetes that an API server alone lacks, as far as the operator's objects need it: controllers of StatefulSets, budgets and volumes, and nodes.
+The parts of Kubernetes that a bare API server lacks and the operator's objects need: controllers of StatefulSets, budgets and volumes, and nodes.
 
-`Controllers.work` brings everything one step on and returns whether it did something. Pods run immediately, and are gone as
-soon as somebody wants so.
+`Controllers.work` moves everything one step on and returns whether it did something. Pods run immediately, and are gone as
+soon as they are deleted.
 """
 
 from typing import Any, Final
@@ -24,7 +24,7 @@ CLASS: Final = "standard"
 
 
 class Controllers:
-    """Those of one namespace with one Cluster, `demo`, whose processes are *brokers*."""
+    """The controllers of one namespace with one Cluster, `demo`, whose processes are *brokers*."""
 
     def __init__(self, kube: Kube, brokers: Brokers) -> None:
         self._kube = kube
@@ -32,7 +32,7 @@ class Controllers:
         self.restarted: list[str] = []
 
     async def begin(self) -> None:
-        """Make the class of volumes, which can grow."""
+        """Create the storage class, whose volumes can grow."""
         made = {
             "metadata": {"name": CLASS},
             "provisioner": "example.com/none",
@@ -41,7 +41,7 @@ class Controllers:
         await self._kube.call("POST", "/apis/storage.k8s.io/v1/storageclasses", made)
 
     async def work(self) -> bool:
-        """Do what is due; return whether that was anything."""
+        """Do the work that is due; return whether there was any."""
         sets = {each["metadata"]["name"]: each for each in await self._items(STATEFUL_SETS)}
         pods = {each["metadata"]["name"]: each for each in await self._items(PODS)}
         claims = {each["metadata"]["name"]: each for each in await self._items(CLAIMS)}
@@ -122,7 +122,7 @@ class Controllers:
         await self._kube.call("POST", CLAIMS.path(NAMESPACE), made)
 
     async def _serve_claim(self, claim: Json, used: bool) -> int:
-        """Bind a volume, let it grow, and let it go when no pod has it."""
+        """Bind a volume, let it grow, and delete it when no pod uses it."""
         meta, status = claim["metadata"], claim.get("status") or {}
         place = CLAIMS.path(NAMESPACE, meta["name"])
         if "deletionTimestamp" in meta:
@@ -137,7 +137,7 @@ class Controllers:
         return 1
 
     async def _note(self, made: Json) -> int:
-        """Take a change of a StatefulSet up."""
+        """Take up a change of a StatefulSet."""
         meta, count = made["metadata"], made["spec"]["replicas"]
         told = {"observedGeneration": meta["generation"], "replicas": count, "readyReplicas": count}
         if {key: made["status"].get(key, 0) for key in told} == told:
@@ -147,7 +147,7 @@ class Controllers:
         return 1
 
     async def _allow(self, budget: Json) -> int:
-        """Let a pod of a budget be evicted."""
+        """Let a pod of a disruption budget be evicted."""
         meta = budget["metadata"]
         told = {
             "observedGeneration": meta["generation"],
@@ -164,7 +164,7 @@ class Controllers:
         return 1
 
     async def _label(self) -> int:
-        """Write which pods lead, as their brokers do."""
+        """Label the leading pods, as their brokers do."""
         count = 0
         for pod in await self._items(PODS):
             meta = pod["metadata"]

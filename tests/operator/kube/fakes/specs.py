@@ -5,7 +5,7 @@ from random import Random
 from typing import Any, Final
 
 Json = dict[str, Any]
-# Texts for every pattern of a schema: amounts, times, names, paths, addresses, and what only looks like one of them.
+# Texts for every pattern of a schema (amounts, times, names, paths, addresses), and some that only look like one.
 _TEXTS: Final = (
     *("1", "2", "500m", "64Mi", "1Gi", "2Gi", "1G", "1s", "90s", "5m", "24h", "100ms"),
     *("a", "one", "a-b", "A_B", "key.pem", "..", "a/b", "/", "//", "/data/x", "../x", "s3a://b/x"),
@@ -16,7 +16,7 @@ _TEXTS: Final = (
 
 
 def random_value(node: Json, chance: Random, depth: int = 0) -> Any:
-    """Return a value for a part of a schema."""
+    """Return a random value for a part of a schema."""
     if "enum" in node:
         return chance.choice(node["enum"])
     if "x-kubernetes-int-or-string" in node:
@@ -46,7 +46,7 @@ def random_value(node: Json, chance: Random, depth: int = 0) -> Any:
 
 
 def change_somewhere(spec: Json, schema: Json, chance: Random) -> None:
-    """Set one field of a spec, or of a part of it, to a random value."""
+    """Set one field of a spec, at any depth, to a random value."""
     name = chance.choice(list(schema["properties"]))
     part = schema["properties"][name]
     if "properties" in part and chance.random() < 0.8:

@@ -1,4 +1,4 @@
-"""The merge of a manifest into an object, against kubectl and a real API server."""
+"""The merge of a manifest into an object, compared with kubectl and a real API server."""
 
 import copy
 import json
@@ -28,7 +28,7 @@ pytestmark = [
 ]
 
 _NAME: Final = ("Cluster", "demo")
-# Parts whose other fields have defaults or come from somebody else.
+# Parts whose other fields have defaults or come from others.
 _PARTS: Final[list[Json]] = [
     {"resources": {"limits": {"memory": "4Gi"}}},
     {"resources": {"requests": {"cpu": "1"}}},
@@ -73,7 +73,7 @@ def _mixed(spec: Json, part: Json) -> Json:
 
 
 def _next(spec: Json, chance: Random) -> Json:
-    """Return another spec: the former one changed, or another beginning, with a part of something."""
+    """Return another spec: the former one changed, or a new one with a part of something."""
     changed = change({_NAME: spec}, chance).get(_NAME)
     new = copy.deepcopy(changed or chance.choice([spec, BEGINNING]))
     return _mixed(new, copy.deepcopy(chance.choice(_PARTS))) if chance.random() < 0.5 else new
@@ -88,7 +88,7 @@ def _model(found: Json) -> Any:
 def test_an_object_becomes_what_the_plan_takes_it_for(
     kubectl: Kubectl, mode: tuple[str, ...]
 ) -> None:
-    """Law: over random manifests, and patches between them, the merge here is the one there."""
+    """Law: over random manifests and patches, this merge gives the same object as the real one."""
     chance = Random(1)
     kubectl.run("delete", "cluster/demo", "--ignore-not-found")
     spec, tried = BEGINNING, 0

@@ -1,4 +1,4 @@
-"""The forecast by what the API server returns, against an operator that then carries the change out."""
+"""The forecast from the API server's data, compared with an operator that then carries the change out."""
 
 import json
 from collections.abc import AsyncIterator
@@ -63,7 +63,7 @@ async def _forecast(small: SmallCluster, text: str) -> Forecast:
 
 
 async def test_files_with_pipelines_alone_read_their_namespace_alone(small: SmallCluster) -> None:
-    """Law: who may read one namespace plans a file of it."""
+    """Law: a plan for files with Pipelines only reads their namespace only, for users with rights there."""
     path = next((Path(__file__).parents[4] / "examples" / "pipelines").glob("*.yaml"))
     small.server.asked.clear()
 
@@ -77,7 +77,7 @@ async def test_files_with_pipelines_alone_read_their_namespace_alone(small: Smal
 async def test_a_plan_says_that_the_only_replica_is_not_restarted_while_its_volume_would_go(
     small: SmallCluster,
 ) -> None:
-    """Law: as the operator does."""
+    """Law: the plan, like the operator, does not restart the only replica while its volume is being deleted."""
     edit = _cluster(config={"logLevel": "DEBUG"})
     before = await _forecast(small, edit)
     claim = small.server.find(CLAIMS, NAMESPACE, "data-demo-0-0") or {}
@@ -90,21 +90,21 @@ async def test_a_plan_says_that_the_only_replica_is_not_restarted_while_its_volu
 
 
 async def test_a_plan_where_nothing_is_defined_says_so() -> None:
-    """Law: nothing that is planned there could be applied."""
+    """Law: without the resource definitions the plan is an error, because nothing could be applied."""
     async with serving_api() as api:
         with pytest.raises(ApiError, match="no definition of Cluster"):
             await forecast_with(api, parse(_cluster(), "new.yaml"), NAMESPACE)
 
 
 def _said(said: Forecast) -> set[str]:
-    """Return what may be written, as the names of objects."""
+    """Return the names of objects that the forecast says may be written."""
     found = {target for effect in said.effects for target in effect.targets}
     pods = {f"Pod/{each.replace('demo-0/1', 'demo-0-0')}" for each in said.targets("Restarts")}
     return found | {each.replace("nameserver/", "demo-nameserver-") for each in pods}
 
 
 def _written(writes: list[tuple[str, ...]]) -> set[str]:
-    """Return what was written, without statuses and events."""
+    """Return the names of written objects, without statuses and events."""
     kinds = {
         "pods": "Pod",
         "services": "Service",
@@ -159,7 +159,7 @@ _EDITS: list[dict[str, Any]] = [
 async def test_an_operator_writes_nothing_that_the_forecast_did_not_say(
     small: SmallCluster, edit: dict[str, Any]
 ) -> None:
-    """Objects, evictions and volumes: each was among the targets before the change was made."""
+    """Law: each object, eviction and volume change of the operator was in the forecast."""
     said = await _forecast(small, _cluster(**edit))
 
     written = await _carry_out(small, **edit)
@@ -174,7 +174,7 @@ async def test_an_operator_writes_nothing_that_the_forecast_did_not_say(
 
 
 async def test_a_cluster_at_rest_has_no_forecast(small: SmallCluster) -> None:
-    """The same manifest, or one with the defaults written down, changes nothing."""
+    """Law: an equal manifest, also with defaults written out, has no effects."""
     for text in (_cluster(), _cluster(flushDiskType="SYNC_FLUSH")):
         said = await _forecast(small, text)
         assert not said.effects, said.resources
@@ -184,7 +184,7 @@ async def test_a_cluster_at_rest_has_no_forecast(small: SmallCluster) -> None:
 async def test_a_cluster_that_follows_its_operator_restarts_for_another_image_alone(
     monkeypatch: pytest.MonkeyPatch, image: str
 ) -> None:
-    """Law: what the operator brings stands in its last report; where pods have that, the plan says nothing."""
+    """Law: with onOperatorUpgrade Follow, another operator image restarts pods only if they do not have it yet."""
     defaults, follows = Defaults(image, "IfNotPresent"), {"update": {"onOperatorUpgrade": "Adopt"}}
     async with small_cluster(monkeypatch.setattr, defaults=defaults, image=IMAGE) as small:
         for _ in range(4):
@@ -200,7 +200,7 @@ async def test_a_cluster_that_follows_its_operator_restarts_for_another_image_al
 
 @pytest.mark.parametrize("kind", ["LoadBalancer", "NodePort"])
 async def test_the_addresses_of_a_listener_are_no_change(small: SmallCluster, kind: str) -> None:
-    """Law: where they are known and sent to clients, a plan of the same manifest says nothing."""
+    """Law: known addresses of a listener are no change."""
     listener = {"name": "outside", "type": kind, "port": 9095}
     small.change(listeners=[listener])
     small.server.put(NODES, node("worker", "192.0.2.9"))
@@ -224,7 +224,7 @@ async def test_the_addresses_of_a_listener_are_no_change(small: SmallCluster, ki
 
 
 async def test_what_goes_with_a_listener_is_said(small: SmallCluster) -> None:
-    """Law: objects that an edit takes away stand in the plan as those that it writes."""
+    """Law: objects that an edit removes are in the plan."""
     listener = {"name": "outside", "type": "LoadBalancer", "port": 9095}
     small.change(listeners=[listener])
     for _ in range(4):
@@ -242,7 +242,7 @@ async def test_what_goes_with_a_listener_is_said(small: SmallCluster) -> None:
 
 
 async def test_a_canary_that_comes_changes_or_goes_is_said(small: SmallCluster) -> None:
-    """Law: its pod, its topics and its consumer group stand in the plan; a plan of what runs says nothing of them."""
+    """Law: a canary's pod, topics and consumer group are in the plan when it comes, changes or goes."""
     topic, group = "orderlymq_canary_demo-0", "orderlymq_canary"
     pod, policy = "Deployment/demo-canary", "NetworkPolicy/demo-canary"
     on, slow = {"enabled": True}, {"enabled": True, "interval": "5s"}
@@ -273,7 +273,7 @@ async def test_a_canary_that_comes_changes_or_goes_is_said(small: SmallCluster) 
 
 
 async def test_settings_that_go_after_a_pause_are_said(small: SmallCluster) -> None:
-    """Law: a file that pods of before read stands in the plan, because it goes when they have restarted."""
+    """Law: a settings file that is deleted when its pods have restarted is in the plan."""
     group, pod = (
         small.server.find(kind, NAMESPACE, name)
         for kind, name in ((STATEFUL_SETS, "demo-0"), (PODS, "demo-0-0"))
@@ -297,7 +297,7 @@ async def test_settings_that_go_after_a_pause_are_said(small: SmallCluster) -> N
 async def test_what_is_said_once_for_all_is_refused_later(
     small: SmallCluster, old: str | None
 ) -> None:
-    """Law: the plan refuses what the API server will refuse, also where the value would be the same."""
+    """Law: fields that may be set only once are refused by the plan as by the API server, even with an equal value."""
     reference = {"clusterRef": {"name": "demo"}}
     spec = reference if old is None else {**reference, "accessKey": old}
     notes = {LAST_APPLIED: json.dumps({"spec": spec})}
@@ -319,7 +319,7 @@ async def test_what_is_said_once_for_all_is_refused_later(
 
 
 async def test_what_somebody_else_has_set_stays(small: SmallCluster) -> None:
-    """Law: as with `kubectl apply`, a field that no manifest has ever named is not taken back by one that does not name it."""
+    """Law: as with `kubectl apply`, a field that no manifest named is not removed by one that does not name it."""
     small.change()
     found = small.server.find(CLUSTERS, *KEY)
     assert found is not None
@@ -339,7 +339,7 @@ async def test_what_somebody_else_has_set_stays(small: SmallCluster) -> None:
 async def test_a_former_manifest_that_cannot_be_read_is_named(
     small: SmallCluster, text: str
 ) -> None:
-    """Anybody with the right may write the annotation."""
+    """Law: an unreadable last-applied annotation is an error that names the object."""
     found = small.server.find(CLUSTERS, *KEY)
     assert found is not None
     meta = {**found["metadata"], "annotations": {LAST_APPLIED: text}}
@@ -350,7 +350,7 @@ async def test_a_former_manifest_that_cannot_be_read_is_named(
 
 
 async def test_a_backup_to_begin_with_is_refused_later(small: SmallCluster) -> None:
-    """Law: what the schema lets nobody set later the plan refuses, by the same rule."""
+    """Law: bootstrap.fromBackup set later is refused by the plan, as by the schema."""
     place = {"pvc": {"claimName": "backups", "path": "demo"}}
     said = await _forecast(small, _cluster(bootstrap={"fromBackup": {"destination": place}}))
 
@@ -358,7 +358,7 @@ async def test_a_backup_to_begin_with_is_refused_later(small: SmallCluster) -> N
 
 
 async def test_what_the_schema_refuses_stays_and_the_rest_is_forecast(small: SmallCluster) -> None:
-    """As kubectl applies the other objects of a file."""
+    """Law: an object that the schema refuses stays as it is, and the others are forecast."""
     topic = {"clusterRef": {"name": "demo"}, "queues": 4, "type": "Ordered"}
     layout = [{"group": "demo-0", "queues": 4}]
     small.server.put(TOPICS, custom("Topic", "bills", spec=topic, status={"queueLayout": layout}))
@@ -380,7 +380,7 @@ async def test_what_the_schema_refuses_stays_and_the_rest_is_forecast(small: Sma
 
 
 async def test_a_second_step_of_tls_waits_for_the_first(small: SmallCluster) -> None:
-    """As the operator does it: pods show which modes are left, whatever the Cluster says by now."""
+    """Law: the second step of a change of TLS waits for the first; the pods show which modes they have."""
     tls = {"secretName": "pair"}
     small.change(tls={**tls, "mode": "Permissive"})
 
@@ -394,7 +394,7 @@ async def test_a_second_step_of_tls_waits_for_the_first(small: SmallCluster) -> 
 
 
 async def test_a_topic_of_no_cluster_waits(small: SmallCluster) -> None:
-    """It is no error: the Cluster may come later."""
+    """Law: a topic without its Cluster waits and is no error."""
     text = """
 apiVersion: orderlymq.io/v1alpha1
 kind: Topic
@@ -408,7 +408,7 @@ spec: {clusterRef: {name: nobody}}
 
 
 async def test_the_forecast_only_reads(small: SmallCluster) -> None:
-    """A user who may read may plan."""
+    """Law: the forecast only reads, so that a user with read rights may plan."""
     small.server.asked.clear()
 
     await _forecast(small, _cluster(groups=2))
@@ -420,7 +420,7 @@ async def test_the_forecast_only_reads(small: SmallCluster) -> None:
 
 @pytest.mark.parametrize("served", ["v1", ""])
 async def test_the_plan_names_routes_as_they_can_be_made(small: SmallCluster, served: str) -> None:
-    """Law: where Gateway API is missing, the plan says before that the listener will lead nowhere."""
+    """Law: if Gateway API is missing, the plan says that the listener's routes cannot be made."""
     small.server.routes = served
     listener = {
         "name": "sni",
@@ -439,7 +439,7 @@ async def test_the_plan_names_routes_as_they_can_be_made(small: SmallCluster, se
 
 
 async def test_the_plan_of_a_confirmation_says_what_it_confirms(small: SmallCluster) -> None:
-    """Law: an edit is compared with what is carried out, not with one before it that waits."""
+    """Law: the plan of a confirmation compares with what is carried out, not with an earlier edit that waits."""
     small.change(retention={"time": "1h"})
     for _ in range(4):
         await small.reconciler.reconcile(KEY)
@@ -461,7 +461,7 @@ async def test_the_plan_of_a_confirmation_says_what_it_confirms(small: SmallClus
 
 
 async def test_an_object_never_moves_to_another_cluster(small: SmallCluster) -> None:
-    """Law: the plan refuses it, as the API server does; the other objects of the files are forecast."""
+    """Law: the plan refuses to move an object to another Cluster, as the API server does; other objects are forecast."""
     small.server.put(CLUSTERS, custom("Cluster", "other", spec=_SPEC))
     small.server.put(TOPICS, custom("Topic", "log", spec={"type": "Normal"}))
     topic = {"apiVersion": "orderlymq.io/v1alpha1", "kind": "Topic"}
@@ -483,7 +483,7 @@ async def test_an_object_never_moves_to_another_cluster(small: SmallCluster) -> 
 async def test_objects_of_other_namespaces_stand_in_the_plan(
     small: SmallCluster, allowed: str
 ) -> None:
-    """Law: the operator serves each namespace that the Cluster allows, whatever the files name."""
+    """Law: objects of other namespaces that the Cluster allows are in the plan."""
     small.change(allowedNamespaces=[allowed])
     group = {"clusterRef": {"name": "demo", "namespace": NAMESPACE}}
     small.server.put(CONSUMER_GROUPS, custom("ConsumerGroup", "billing", "other", spec=group))
@@ -498,7 +498,7 @@ async def test_objects_of_other_namespaces_stand_in_the_plan(
 
 
 async def test_an_account_without_a_secret_is_not_said_to_be_created(small: SmallCluster) -> None:
-    """Law: what the operator has reported to wait for a Secret waits, until the User says something else."""
+    """Law: an account that waits for its Secret is not said to be created until the User changes."""
     spec = {"clusterRef": {"name": "demo"}, "secretFrom": {"secret": {"name": "lost"}}}
     report = {
         "type": "Ready",
@@ -524,7 +524,7 @@ async def test_an_account_without_a_secret_is_not_said_to_be_created(small: Smal
 
 
 async def test_restarts_that_wait_for_a_secret_are_said_to_wait(small: SmallCluster) -> None:
-    """Law: no pod is replaced while a Secret is missing, and the plan says so until the manifest names another one."""
+    """Law: restarts that wait for a missing Secret are said to wait, until the manifest names another one."""
     lacks = {"tls": {"mode": "Permissive", "secretName": "lost"}}
     small.change(**lacks)
     for _ in range(4):
@@ -543,7 +543,7 @@ async def test_restarts_that_wait_for_a_secret_are_said_to_wait(small: SmallClus
 async def test_a_topic_that_is_in_conflict_refuses_no_change_of_another_one(
     small: SmallCluster,
 ) -> None:
-    """Law: a plan refuses what it is asked about; what stood before waits, as its own status says."""
+    """Law: an existing conflict of another topic does not refuse a change."""
     spec = {"clusterRef": {"name": "demo"}, "type": "Ordered", "queues": 1}
     status = {"topicName": "orders", "queueLayout": [{"group": "demo-0", "queues": 8}]}
     small.server.put(TOPICS, custom("Topic", "orders", spec=spec, status=status))
@@ -565,7 +565,7 @@ async def test_a_topic_that_is_in_conflict_refuses_no_change_of_another_one(
 async def test_a_change_is_refused_where_it_brings_another_one_into_conflict(
     small: SmallCluster,
 ) -> None:
-    """Law: what did not stand before does not merely wait: a new broker group has a topic of its name, which is the brokers'."""
+    """Law: a change that brings another topic into conflict is refused, for example a broker group with a topic's name."""
     spec = {"clusterRef": {"name": "demo"}}
     small.server.put(TOPICS, custom("Topic", "demo-1", spec=spec))
 

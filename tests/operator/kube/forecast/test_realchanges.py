@@ -1,8 +1,8 @@
 """
-The forecast against an operator at a real API server: over random changes nothing happens that was not said.
+The forecast and an operator at a real API server: over random changes only what was forecast happens.
 
-What happens is recorded where it leaves the operator, as requests to the API server, and where it arrives, as what
-brokers and name servers know. ORDERLYMQ_CHANGES is how many changes are tried, ORDERLYMQ_SEED the first seed.
+Actions are recorded where they leave the operator, as requests to the API server, and where they arrive, in brokers
+and name servers. ORDERLYMQ_CHANGES is the number of changes, ORDERLYMQ_SEED the first seed.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ _CONFIRM: Final = "orderlymq.io/confirm"
 
 
 class Recorder(ApiClient):
-    """The operator's connection, which keeps what it asks to have changed."""
+    """The operator's connection; it records the requests that change something."""
 
     def __init__(self, configuration: Configuration) -> None:
         super().__init__(configuration=configuration)
@@ -63,7 +63,7 @@ class Recorder(ApiClient):
     async def call_api(self, method: str, url: str, *given: Any, **more: Any) -> Any:
         parts = urlsplit(url)
         place = parts.path.removesuffix("/eviction")
-        # A finalizer comes and goes with a deletionPolicy: it is a note, as a status is.
+        # A finalizer comes and goes with a deletionPolicy; it is a note like a status.
         is_note = list((more.get("body") or {}).get("metadata") or {})[:1] == ["finalizers"]
         if method != "GET" and not is_note and not place.endswith(("/status", "/events")):
             plural, name = place.split("/")[-2:]
@@ -75,10 +75,10 @@ class Recorder(ApiClient):
 
 @dataclass
 class World:
-    """A Cluster, its operator, and everything that they need.
+    """A Cluster, its operator, and all that they need.
 
     Attributes:
-        manifests: the specs that the API server has taken, by kind and name.
+        manifests: the specs that the API server accepted, by kind and name.
         notes: annotations of the Cluster.
     """
 
@@ -94,7 +94,7 @@ class World:
     happened: set[Fact] = field(default_factory=set)
 
     async def apply(self, name: Name, spec: Json) -> str:
-        """Apply a manifest as kubectl does; return why it is refused, empty when it is not."""
+        """Apply a manifest as kubectl does; return the refusal, empty if there is none."""
         made = manifest(name, spec, self.notes)
         path = resource_of(made).path(NAMESPACE, name[1])
         query = {"fieldManager": "kubectl", "fieldValidation": "Strict"}
@@ -117,7 +117,7 @@ class World:
         del self.manifests[name]
 
     async def forecast(self, changed: dict[Name, Json]) -> Forecast:
-        """Return what the plan says.
+        """Return the forecast.
 
         Raises:
             ManifestError: it cannot be read.
@@ -128,7 +128,7 @@ class World:
         )
 
     async def settle(self) -> list[str]:
-        """Let the operator work until nothing happens any more; return what it wrote."""
+        """Let the operator work until nothing more happens; return what it wrote."""
         self.recorder.written.clear()
         self.controllers.restarted.clear()
         self.happened.clear()
@@ -206,7 +206,7 @@ async def world(address: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
 async def test_over_random_changes_nothing_happens_that_was_not_said(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: what is refused, what is written and what brokers receive stood in the plan; afterwards it says nothing."""
+    """Law: each refusal, write and broker request was in the plan; afterwards the plan is empty."""
     troubles = []
     async with world(address, monkeypatch) as now:
         for seed in range(SEED, SEED + CHANGES):
@@ -245,7 +245,7 @@ async def _try(now: World, changed: dict[Name, Json]) -> None:
 
 
 async def _said(now: World, changed: dict[Name, Json]) -> Forecast | None:
-    """Return what the plan says; None where it says that a manifest cannot be used."""
+    """Return the plan; None if it says that a manifest cannot be used."""
     try:
         return await now.forecast(changed)
     except ManifestError:
@@ -253,7 +253,7 @@ async def _said(now: World, changed: dict[Name, Json]) -> Forecast | None:
 
 
 def unsaid(now: World, said: Forecast, written: list[str]) -> None:
-    """Fail for what was done and not said."""
+    """Fail for each action that was not forecast."""
     scope = now.reconciler.seen[KEY]
     facts = {fact for fact in now.happened if not _may(said, scope.state.desired, fact)}
     assert not facts, (facts, said)
@@ -278,7 +278,7 @@ def unsaid(now: World, said: Forecast, written: list[str]) -> None:
 
 
 def _told(now: World) -> list[Json]:
-    """Return what the Cluster says of itself that is not as it should be."""
+    """Return what the Cluster reports as wrong."""
     item = now.reconciler.inventory.cluster(KEY)
     assert item is not None
     return [each for each in item.status["conditions"] if each["status"] != "True"]
@@ -288,7 +288,7 @@ def _may(said: Forecast, desired: Any, fact: Fact) -> bool:
     kind, group, _ = fact
     if kind in ("lead", "writable") and group in said.targets("Adds"):
         return (
-            True  # its volumes may have outlived it: it comes back as it was, and is opened again
+            True  # Its volumes may have outlived it; it comes back as it was and is opened again.
         )
     if kind == "writable":
         return group in said.targets("Removes")

@@ -1,4 +1,4 @@
-"""The forecast of Pipelines, Backups and ScheduledBackups, against reconciles that then carry the change out."""
+"""The forecast of Pipelines, Backups and ScheduledBackups, compared with reconciles that then carry the change out."""
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -43,7 +43,7 @@ _BACKUP: Json = {
     "destination": {"pvc": {"claimName": "backups", "path": "shop"}},
 }
 _SCHEDULE: Json = {**_BACKUP, "schedule": "30 2 * * *"}
-# What holds a driver and its data; other objects of the same name only follow.
+# Objects that hold a driver and its data; other objects of the same name only follow.
 _MADE = (STATEFUL_SETS, JOBS, CLAIMS)
 _NOW = datetime.now(UTC)
 
@@ -79,7 +79,7 @@ def effects(said: Forecast) -> list[str]:
 
 @pytest.mark.parametrize("has_cluster", [False, True])
 async def test_no_manifest_is_passed_over(server: ObjectServer, *, has_cluster: bool) -> None:
-    """Law: nobody reads that nothing changes when something is made, or waits for a Cluster."""
+    """Law: no manifest is silently skipped: the plan says what is created or waits for a Cluster."""
     if not has_cluster:
         server.objects.clear()
     every = parse(_EXAMPLES, "examples.yaml")
@@ -96,7 +96,7 @@ async def test_no_manifest_is_passed_over(server: ObjectServer, *, has_cluster: 
 
 
 async def test_a_cluster_of_the_same_file_is_there(server: ObjectServer) -> None:
-    """Law: one file makes a Cluster and what uses it."""
+    """Law: one file may create a Cluster and what uses it."""
     server.objects.clear()
     cluster = written("Cluster", "demo", {})
     said = await foretold(server, f"{cluster}---\n{written('Backup', 'now', _BACKUP)}")
@@ -109,7 +109,7 @@ async def test_a_cluster_of_the_same_file_is_there(server: ObjectServer) -> None
 
 
 def keep(server: ObjectServer, days: int, **retention: int) -> None:
-    """Let a schedule have made a complete Backup on each of the last *days*, and another one have its own."""
+    """Let a schedule have a complete Backup for each of the last *days*, and let another one have its own."""
     server.put(
         SCHEDULED_BACKUPS,
         custom("ScheduledBackup", "nightly", spec={**_SCHEDULE, "retention": retention}),
@@ -128,7 +128,7 @@ def keep(server: ObjectServer, days: int, **retention: int) -> None:
 async def test_the_stored_backups_that_go_are_named(
     server: ObjectServer, retention: dict[str, int], suspend: bool
 ) -> None:
-    """Law: a shorter retention deletes what is stored at once; the plan names the Backups that the reconcile deletes."""
+    """Law: with a shorter retention the plan names the stored Backups that the reconcile deletes."""
     keep(server, 6, keepLast=30)
     spec = {**_SCHEDULE, "retention": retention, "suspend": suspend}
     said = await foretold(server, written("ScheduledBackup", "nightly", spec))
@@ -155,7 +155,7 @@ def stored(server: ObjectServer) -> set[str]:
 
 
 async def test_a_longer_retention_and_a_new_time_delete_nothing(server: ObjectServer) -> None:
-    """Law: and the same manifest changes nothing."""
+    """Law: a longer retention and a new time delete nothing, and an equal manifest changes nothing."""
     keep(server, 6, keepLast=6)
     spec = {**_SCHEDULE, "retention": {"keepLast": 7}, "schedule": "0 4 * * *"}
     said = await foretold(server, written("ScheduledBackup", "nightly", spec))
@@ -171,7 +171,7 @@ async def test_a_longer_retention_and_a_new_time_delete_nothing(server: ObjectSe
 
 
 async def test_what_waits_is_said(server: ObjectServer) -> None:
-    """Law: of a schedule that is none, and of one that is paused; what is paused deletes nothing meanwhile."""
+    """Law: an invalid or paused schedule is said to wait, and deletes nothing."""
     keep(server, 3, keepLast=6)
     wrong = {**_SCHEDULE, "schedule": "0 0 31 2 *"}
     paused = written(
@@ -188,7 +188,7 @@ async def test_what_waits_is_said(server: ObjectServer) -> None:
 
 
 async def test_what_cannot_be_changed_is_refused(server: ObjectServer) -> None:
-    """Law: of a Backup only deletionPolicy changes, as the schema says."""
+    """Law: of a Backup only deletionPolicy may change, as in the schema."""
     server.put(BACKUPS, {**custom("Backup", "now"), "spec": _BACKUP})
     place = {"pvc": {"claimName": "backups", "path": "elsewhere"}}
     moved = await foretold(server, written("Backup", "now", {**_BACKUP, "destination": place}))
@@ -210,7 +210,7 @@ async def plan(world: World, **spec: Any) -> Forecast:
 
 
 async def test_a_pipeline_is_made_and_stays_as_it_is(world: World) -> None:
-    """Law: a new one is made, also one that the operator has not seen yet; the same manifest again changes nothing."""
+    """Law: a new Pipeline is created, also before the operator has seen it; an equal manifest changes nothing."""
     before = effects(await plan(world))
     world.server.objects.pop(PIPELINES.path(NAMESPACE, pipelineworld.NAME))
     new = effects(await plan(world))
@@ -235,7 +235,7 @@ async def test_a_pipeline_is_made_and_stays_as_it_is(world: World) -> None:
 async def test_a_changed_pipeline_does_what_was_foretold(
     world: World, spec: Json, kinds: list[str], write: tuple[str, Resource] | None
 ) -> None:
-    """Law: a driver restarts, or ends before one of another kind is made; nothing is touched while a Cluster is missing."""
+    """Law: a changed Pipeline's driver restarts or is replaced as forecast, and nothing happens while its Cluster is missing."""
     standard = {"metadata": {"name": "standard"}, "allowVolumeExpansion": True}
     world.server.put(STORAGE_CLASSES, standard)
     await world.hear()
@@ -258,7 +258,7 @@ async def test_a_changed_pipeline_does_what_was_foretold(
 
 
 async def test_what_a_pipeline_cannot_change_is_refused(world: World) -> None:
-    """Law: as the schema says."""
+    """Law: what a Pipeline cannot change is refused, as in the schema."""
     await world.hear()
     fields = [
         [each.field for each in (await plan(world, storage=storage)).refusals]

@@ -1,4 +1,4 @@
-"""The canary of a Cluster as objects: one pod that proves every group, with the operator's account and the Cluster's TLS."""
+"""The canary's objects: one pod for all broker groups, with the operator's account and the Cluster's TLS."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ def test_a_cluster_has_no_canary_unless_it_says_so() -> None:
 
 
 def test_the_command_reads_what_the_pod_is_started_with() -> None:
-    """Times, the objective, and every group of the Cluster, whether it is registered yet or not."""
+    """Law: the pod's command has times, objective and all broker groups of the Cluster, registered or not."""
     wanted = cluster(
         groups=2, canary={"enabled": True, "interval": "500ms", "objectivePpm": 995_000}
     )
@@ -50,7 +50,7 @@ def test_the_command_reads_what_the_pod_is_started_with() -> None:
 
 
 def test_it_leaves_groups_alone_that_are_to_go() -> None:
-    """Law: their topics go before they do, and a canary that sends there would report the loss of its messages."""
+    """Law: the canary skips broker groups that are to be removed; the loss of its messages there is no trouble."""
     (found,) = canary.canary_objects(
         made(groups=3), image=IMAGE, pull_policy="Always", draining={"demo-2"}
     )
@@ -71,7 +71,7 @@ def test_it_signs_as_the_operator_and_asks_no_api_server() -> None:
 
 
 def test_there_is_one_and_it_is_never_ended_for_a_broken_order() -> None:
-    """Of two each would disturb the other; the verdict is on the page, health is not."""
+    """Law: there is one canary, because two would disturb each other; its liveness does not depend on the verdict."""
     spec = deployment(made())["spec"]
 
     assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
@@ -84,7 +84,7 @@ def test_switching_it_restarts_no_broker_and_no_name_server() -> None:
 
 
 def test_only_the_operator_and_the_monitoring_reach_its_pages() -> None:
-    """And it has a policy only where the Cluster has any."""
+    """Law: only operator and monitoring reach its pages, and only if the Cluster has network policies."""
     monitoring = {"monitoring": [{"namespace": "watch"}]}
     policies = {
         each["metadata"]["name"]: each

@@ -45,7 +45,7 @@ def _settings(made: Cluster, form: GroupForm, pod: str) -> dict[str, Any]:
 
 
 def test_everything_belongs_to_the_cluster_and_goes_with_it_without_blocking() -> None:
-    """An owner reference that never blocks, labels to find it by, the namespace of the Cluster."""
+    """Law: every object has an owner reference that does not block, labels, and the Cluster's namespace."""
     for made in _everything(cluster(groups=2)):
         (owner,) = made["metadata"]["ownerReferences"]
         assert (owner["kind"], owner["uid"]) == ("Cluster", f"uid-{NAMESPACE}-demo")
@@ -55,7 +55,7 @@ def test_everything_belongs_to_the_cluster_and_goes_with_it_without_blocking() -
 
 
 def test_clients_reach_only_the_pod_that_leads() -> None:
-    """The Service of a group chooses by the leader's label and keeps its address for ever; its pages are the leader's."""
+    """Law: a broker group's Service selects the leader's pod by its label and keeps its address; its pages are the leader's."""
     made = cluster()
     _, clients, replicas = service_objects(made, environment(made))
 
@@ -73,7 +73,7 @@ def test_clients_reach_only_the_pod_that_leads() -> None:
 def test_first_members_begin_as_voters_until_their_group_has_grown(
     form: tuple[int, int], joins: bool
 ) -> None:
-    """Later everybody joins: a first member that lost its disk would vote immediately, for a group of the first ones."""
+    """Law: first members start as voters until their group has grown; later all replicas join, because a lost disk must not vote."""
     group = GroupForm(*form, "20Gi", "10.96.0.7")
 
     found = [_settings(cluster(), group, f"demo-0-{node}") for node in range(form[0])]
@@ -88,7 +88,7 @@ def test_first_members_begin_as_voters_until_their_group_has_grown(
 
 
 def test_brokers_may_touch_their_own_pods_and_nothing_else() -> None:
-    """The Role names every pod; a token is mounted into brokers only."""
+    """Law: brokers may patch their own pods only; a token is mounted into brokers only."""
     made = cluster(groups=2)
     _, role, _ = account_objects(made)
     (rule,) = role["rules"]
@@ -101,7 +101,7 @@ def test_brokers_may_touch_their_own_pods_and_nothing_else() -> None:
 
 
 def test_pods_are_restricted() -> None:
-    """Non-root, no capability, nothing written to the root file system, the default seccomp profile."""
+    """Law: pods are non-root, without capabilities, with a read-only root file system and the default seccomp profile."""
     made = cluster()
     form = environment(made)
     for stateful_set in (
@@ -120,7 +120,7 @@ def test_pods_are_restricted() -> None:
 
 
 def test_a_command_in_a_pod_finds_the_cluster() -> None:
-    """By the name of all name servers, so that their number is no part of it, and with the Cluster's TLS."""
+    """Law: a command in a pod finds the Cluster by one name for all name servers, and uses its TLS."""
     tls = {"mode": "Enforcing", "secretName": "demo-tls", "clientAuth": "Required"}
     for made, addition in ((cluster(), set()), (cluster(tls=tls), {"TLS", "TLS_CA", "TLS_KEY"})):
         form = environment(made)
@@ -137,7 +137,7 @@ def test_a_command_in_a_pod_finds_the_cluster() -> None:
 
 
 def test_nothing_is_restarted_by_kubernetes_itself() -> None:
-    """A changed template waits for the planner."""
+    """Law: StatefulSets use OnDelete, because the planner replaces pods."""
     made = cluster()
     assert group_set(made, "demo-0", environment(made))["spec"]["updateStrategy"] == {
         "type": "OnDelete"
@@ -145,7 +145,7 @@ def test_nothing_is_restarted_by_kubernetes_itself() -> None:
 
 
 def test_a_volume_keeps_the_size_that_its_stateful_set_was_made_with() -> None:
-    """Kubernetes refuses a change there; claims grow one by one."""
+    """Law: the StatefulSet keeps its first volume size, which Kubernetes cannot change; claims grow one by one."""
     made = cluster(storage={"size": "40Gi"})
     form = environment(made, groups={"demo-0": GroupForm(3, 3, "20Gi", "10.96.0.7")})
 
@@ -172,7 +172,7 @@ def test_a_volume_keeps_the_size_that_its_stateful_set_was_made_with() -> None:
     ],
 )
 def test_a_revision_stays_when_running_pods_need_not_change(spec: dict[str, Any]) -> None:
-    """More groups or replicas, how changes are made, a default that is written out: no restart."""
+    """Law: changes that running pods do not need (groups, replicas, defaults written out) keep the revision."""
     assert kube_revision(cluster(**spec), IMAGE) == kube_revision(cluster(), IMAGE)
 
 
@@ -190,7 +190,7 @@ def test_a_revision_stays_when_running_pods_need_not_change(spec: dict[str, Any]
     ],
 )
 def test_a_revision_changes_with_what_pods_obey(spec: dict[str, Any]) -> None:
-    """Settings, resources, placement."""
+    """Law: the revision changes with settings, resources and placement."""
     assert kube_revision(cluster(**spec), IMAGE) != kube_revision(cluster(), IMAGE)
 
 
@@ -229,7 +229,7 @@ _CHANGES: list[dict[str, Any]] = [
 def test_name_servers_are_replaced_when_their_pods_or_settings_change_and_only_then(
     spec: dict[str, Any],
 ) -> None:
-    """The revision says what comparing the pods and their settings files would say."""
+    """Law: name servers are replaced only if their pods or settings files change; the revision shows exactly that."""
     plain, made = cluster(), cluster(**spec)
 
     def form(each: Cluster) -> tuple[Json, Json]:
@@ -250,7 +250,7 @@ def test_another_image_is_another_revision() -> None:
 
 
 def test_pods_say_how_their_pages_are_asked_for() -> None:
-    """Prometheus would ask pods that speak TLS in plain."""
+    """Law: pods of a Cluster with TLS have the annotation for https, so that Prometheus does not ask in plain."""
     plain = cluster()
     guarded = cluster(tls={"mode": "Enforcing", "secretName": "keys"})
 
@@ -265,7 +265,7 @@ def test_pods_say_how_their_pages_are_asked_for() -> None:
 
 
 def test_no_two_objects_of_a_kind_have_one_name() -> None:
-    """Law: with every optional part, and whatever a listener may be called."""
+    """Law: with every optional part and any listener names, no two objects of a kind have the same name."""
     parts: dict[str, Any] = {
         "groups": 2,
         "console": {"enabled": True, "accounts": {"secretName": "who"}},
@@ -294,7 +294,7 @@ def test_no_two_objects_of_a_kind_have_one_name() -> None:
 
 
 def test_the_longest_names_are_no_longer_than_kubernetes_has_them() -> None:
-    """Law: a Cluster that is accepted gets names of Services, and labels, of 63 characters at most."""
+    """Law: the longest accepted names give names and labels of at most 63 characters."""
     name = "c" * 40
     parts: dict[str, Any] = {
         "groups": 64,
@@ -308,7 +308,7 @@ def test_the_longest_names_are_no_longer_than_kubernetes_has_them() -> None:
     every = [*early_objects(whole, around_it), *late_objects(whole, around_it, Live())]
     every += [group_set(whole, group, around_it) for group in whole.group_names]
 
-    # Kubernetes puts a hash of up to 11 characters behind the name of a StatefulSet into a label of its pods.
+    # Kubernetes appends a hash of up to 11 characters to the StatefulSet's name in a label of its pods.
     longest = [len(each["metadata"]["name"]) for each in every if each["kind"] != "StatefulSet"]
     longest += [
         len(each["metadata"]["name"]) + 11 for each in every if each["kind"] == "StatefulSet"

@@ -1,4 +1,4 @@
-"""The console of a Cluster as objects: one pod with accounts, the operator's account, TLS as the Cluster's."""
+"""The console's objects: one pod with accounts, the operator's account and the Cluster's TLS."""
 
 from dataclasses import replace
 from typing import Any
@@ -36,7 +36,7 @@ def container(wanted: Cluster) -> Json:
 
 
 def options(wanted: Cluster) -> dict[str, Any]:
-    """Return how the command itself reads what the pod is started with."""
+    """Return the options that the command reads from the pod's spec."""
     arguments = container(wanted)["command"][3:]
     return command.make_context("console", list(arguments)).params
 
@@ -46,13 +46,13 @@ def test_a_cluster_has_no_console_unless_it_says_so() -> None:
 
 
 def test_a_console_without_accounts_is_refused() -> None:
-    """It is reached by the whole network."""
+    """Law: a console without accounts is refused, because the whole network reaches it."""
     with pytest.raises(ValidationError, match=r"needs console\.accounts"):
         Console.model_validate({"enabled": True})
 
 
 def test_the_command_reads_what_the_pod_is_started_with() -> None:
-    """Name servers, accounts, and every name under which the Service and the Ingress reach it."""
+    """Law: the pod's command has name servers, accounts, and every name by which Service and Ingress reach it."""
     wanted = made(hosts=["console.example"], ingress={"host": "orders.example"}, readOnly=True)
     found = options(wanted)
 
@@ -77,7 +77,7 @@ def test_the_command_reads_what_the_pod_is_started_with() -> None:
     ("address", "listen"), [("10.96.0.7", "0.0.0.0:9870"), ("fd00:96::7", "[::]:9870")]
 )
 def test_the_console_listens_in_the_family_of_the_services(address: str, listen: str) -> None:
-    """Law: in a Kubernetes of IPv6 alone kubelet reaches it."""
+    """Law: the console listens in the Services' address family, so that kubelet reaches it with IPv6 only."""
     wanted = made()
     given = environment(wanted)
     forms = {name: replace(form, address=address) for name, form in given.groups.items()}
@@ -92,7 +92,7 @@ def test_the_console_listens_in_the_family_of_the_services(address: str, listen:
 def test_sessions_under_the_name_of_an_ingress_with_tls_are_for_tls_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The console itself speaks none there."""
+    """Law: behind an Ingress with TLS, sessions under its name are for TLS only, although the console speaks none."""
     wanted = made(ingress={"host": "orders.example", "tlsSecretName": "orders-tls"})
     variables = {each["name"]: each.get("value") for each in container(wanted)["env"]}
     monkeypatch.setenv(HTTPS_HOSTS, str(variables[HTTPS_HOSTS]))
@@ -101,7 +101,7 @@ def test_sessions_under_the_name_of_an_ingress_with_tls_are_for_tls_alone(
 
 
 def test_the_console_of_an_earlier_image_starts_behind_an_ingress_with_tls() -> None:
-    """Law: with `onOperatorUpgrade: Keep` it stays; it is given no option that it lacks, and serves under the name."""
+    """Law: an older console image (`onOperatorUpgrade: Keep`) gets no option that it lacks."""
     behind_tls, plain = (
         container(made(ingress={"host": "orders.example", **tls}))["command"]
         for tls in ({"tlsSecretName": "orders-tls"}, {})
@@ -120,7 +120,7 @@ def test_it_signs_as_the_operator() -> None:
 
 
 def test_of_the_api_server_it_asks_pipelines_and_pods_of_its_namespace_alone() -> None:
-    """By an account of its own, whose Role has one verb; nobody else has that account's token."""
+    """Law: its own account may only read pipelines and pods of its namespace."""
     found = objects(made())
     pod = found["Deployment"]["spec"]["template"]["spec"]
 
@@ -139,7 +139,7 @@ def test_of_the_api_server_it_asks_pipelines_and_pods_of_its_namespace_alone() -
 
 
 def test_tls_is_the_clusters_in_both_directions() -> None:
-    """Towards brokers, towards browsers, and for the kubelet's probes."""
+    """Law: it uses the Cluster's TLS towards brokers, browsers and kubelet's probes."""
     wanted = cluster(console={"enabled": True, "accounts": ACCOUNTS}, tls=TLS)
     variables = {each["name"]: each.get("value") for each in container(wanted)["env"]}
 
@@ -152,7 +152,7 @@ def test_tls_is_the_clusters_in_both_directions() -> None:
 
 
 def test_its_pod_is_restricted_and_there_is_one() -> None:
-    """As those of brokers; of two consoles each would know its own sessions only."""
+    """Law: its pod is restricted like brokers', and there is one, because each console knows only its own sessions."""
     spec = objects(made())["Deployment"]["spec"]
     pod = spec["template"]["spec"]
 
@@ -166,7 +166,7 @@ def test_its_pod_is_restricted_and_there_is_one() -> None:
 
 
 def test_service_and_ingress_lead_to_it() -> None:
-    """The Ingress has the class, the certificate and the annotations that are wanted."""
+    """Law: the Ingress has the wanted class, certificate and annotations and leads to the Service."""
     ingress = {
         "host": "orders.example",
         "className": "nginx",
@@ -194,7 +194,7 @@ def test_service_and_ingress_lead_to_it() -> None:
 
 
 def test_the_port_of_the_service_says_by_its_name_what_it_speaks() -> None:
-    """Traefik and Istio read the name: under `http` they would speak without TLS to a console that has it."""
+    """Law: the Service's port is named https if the console speaks TLS, because Traefik and Istio read the name."""
 
     def ports(**spec: Any) -> tuple[str, str]:
         console = {"enabled": True, "accounts": ACCOUNTS, "ingress": {"host": "orders.example"}}

@@ -15,7 +15,7 @@ from orderlymq_operator.kube.objects.drift import (
 )
 from tests.operator.kube.samples import cluster, environment
 
-# Some of them are those by which lists are merged.
+# Some of them are keys by which lists are merged.
 _KEYS = st.text(max_size=3) | st.sampled_from(["name", "mountPath"])
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
@@ -31,18 +31,18 @@ _TWICE = [
 
 @given(_JSON)
 def test_everything_contains_itself(value: Any) -> None:
-    """The operator never applies an object again that was applied and came back unchanged."""
+    """Law: an object that came back unchanged is not applied again."""
     assert contains(copy.deepcopy(value), value)
 
 
 @given(st.dictionaries(st.text(max_size=3), _JSON), st.dictionaries(st.text(min_size=4), _JSON))
 def test_what_others_added_is_no_drift(wanted: dict[str, Any], added: dict[str, Any]) -> None:
-    """Defaults of the API server and fields of other controllers are theirs."""
+    """Law: defaults of the API server and other controllers' fields are no drift."""
     assert contains({**added, **wanted}, wanted)
 
 
 def test_an_object_that_was_applied_needs_no_further_write() -> None:
-    """The law behind the empty request count of an idle hour."""
+    """Law: an applied object needs no further write, so that an idle operator sends no requests."""
     made = cluster(groups=2)
     wanted = [*budget_objects(made), *service_objects(made, environment(made))]
     live = [stamped(one) for one in wanted]
@@ -52,7 +52,7 @@ def test_an_object_that_was_applied_needs_no_further_write() -> None:
 
 
 def test_a_field_that_somebody_edited_is_put_right() -> None:
-    """The fingerprint alone would not notice."""
+    """Law: a field that somebody edited is restored, although the fingerprint is unchanged."""
     made = cluster()
     wanted = [group_set(made, "demo-0", environment(made))]
     live = [stamped(wanted[0])]
@@ -62,7 +62,7 @@ def test_a_field_that_somebody_edited_is_put_right() -> None:
 
 
 def test_a_field_that_is_no_longer_wanted_is_taken_away() -> None:
-    """A comparison field by field would not notice; the fingerprint does."""
+    """Law: a field that is no longer wanted is removed; the fingerprint shows it."""
     wanted = {"kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"one": "1", "two": "2"}}
     less = {"kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"one": "1"}}
 
@@ -70,7 +70,7 @@ def test_a_field_that_is_no_longer_wanted_is_taken_away() -> None:
 
 
 def test_what_comes_back_otherwise_is_applied_again_after_a_while() -> None:
-    """Law: it is news once; a rule that has gone keeps nothing as it was, and neither does another answer."""
+    """Law: an object that comes back different is applied again only after a while, and reported once."""
     made = cluster()
     wanted = group_set(made, "demo-0", environment(made))
     now = [0.0]
@@ -98,7 +98,7 @@ def test_what_comes_back_otherwise_is_applied_again_after_a_while() -> None:
         ("1G", "1Gi", False),
         # As the API server writes more than three decimals.
         ("1073849198182400u", "1.0001Gi", True),
-        # As it rounds resources of containers.
+        # As it rounds containers' resources.
         ("1073849198183m", "1.0001Gi", True),
         ("1073849198184m", "1.0001Gi", False),
         ([{"name": "istio"}, {"name": "broker", "image": "a"}], [{"name": "broker"}], True),
@@ -111,5 +111,5 @@ def test_what_comes_back_otherwise_is_applied_again_after_a_while() -> None:
     ],
 )
 def test_equal_things_in_other_words(live: Any, wanted: Any, same: bool) -> None:
-    """Quantities by their value, named lists by name, nothing for an empty one."""
+    """Law: equal quantities, named lists in another order, and empty values are no drift."""
     assert contains(live, wanted) is same

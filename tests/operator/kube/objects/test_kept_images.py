@@ -1,4 +1,4 @@
-"""A Cluster may keep an image of an earlier version, whose processes refuse settings files with a key that they do not know."""
+"""A Cluster may keep an older image, whose processes refuse settings files with unknown keys."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -28,9 +28,9 @@ tls.ca tls.certificate tls.client_auth tls.key tls.mode
 
 def test_a_cluster_that_asks_for_nothing_new_gets_no_new_key() -> None:
     """
-    Law: every image since 0.1.0 starts with the files that an operator of any later version writes.
+    Law: images since 0.1.0 start with the files of any later operator, unless the spec asks for something new.
 
-    A key of a later version is written only where the spec asks for what it does, as `address_quotas` is.
+    A key of a later version, such as `address_quotas`, is written only if the spec asks for its effect.
     """
     brokers = broker_settings(cluster(), "demo-0", 1, address="a", first=1, replicas=1)
 

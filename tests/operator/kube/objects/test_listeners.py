@@ -1,4 +1,4 @@
-"""Services, settings and policies of further listeners."""
+"""Services, settings and network policies of further listeners."""
 
 import json
 from dataclasses import replace
@@ -54,7 +54,7 @@ def services() -> dict[str, Json]:
 
 
 def test_each_listener_leads_to_name_servers_and_to_the_leader_of_each_group() -> None:
-    """Law: no client can come to a follower by the address of its group."""
+    """Law: each listener has a Service for name servers and one per broker group that leads to its leader only."""
     found = services()
 
     assert sorted(found) == sorted(
@@ -69,7 +69,7 @@ def test_each_listener_leads_to_name_servers_and_to_the_leader_of_each_group() -
 
 
 def test_node_ports_follow_each_other_when_one_is_given() -> None:
-    """A firewall needs to know them beforehand."""
+    """Law: given one node port, the others follow it, because a firewall needs to know them."""
     found = services()
 
     def port(name: str) -> Json:
@@ -88,7 +88,7 @@ def test_node_ports_follow_each_other_when_one_is_given() -> None:
 
 @pytest.mark.parametrize("version", ["v1", "v1alpha3", "v1alpha2"])
 def test_a_gateway_has_a_route_to_the_leader_of_each_group(version: str) -> None:
-    """Law: each host leads to one Service, in the cluster alone, and the routes are of the version that is served."""
+    """Law: a gateway has a route per broker group to its Service in the cluster, in the served API version."""
     made = cluster(groups=2, listeners=[ROUTED])
     served = replace(TLS_ROUTES, api_version=f"gateway.networking.k8s.io/{version}")
     found = route_objects(made, environment(made, routes=served))
@@ -129,14 +129,14 @@ def test_a_gateway_has_a_route_to_the_leader_of_each_group(version: str) -> None
 
 
 def test_no_route_is_made_without_gateway_api_or_for_another_type() -> None:
-    """An API server that does not know the kind would refuse it again and again."""
+    """Law: no route is made without Gateway API or for another type of listener."""
     made = cluster(listeners=[ROUTED])
     assert route_objects(made, environment(made)) == []
     assert route_objects(both(), environment(both(), routes=TLS_ROUTES)) == []
 
 
 def test_another_gateway_restarts_nothing() -> None:
-    """Law: how clients come is no matter of the pods."""
+    """Law: another gateway restarts no pod."""
     revisions = set()
     for gateway in ({"name": "edge"}, {"name": "other", "port": 8443}):
         made = cluster(listeners=[{**ROUTED, "gateway": gateway}])
@@ -145,7 +145,7 @@ def test_another_gateway_restarts_nothing() -> None:
 
 
 def test_annotations_name_what_the_service_leads_to() -> None:
-    """So that external-dns makes one name for each balancer."""
+    """Law: annotations may name what the Service leads to, so that external-dns makes a name for each balancer."""
     notes = services()["demo-1-lb"]["metadata"]["annotations"]
 
     assert notes == {"external-dns/hostname": "demo-1.mq.example.com"}
@@ -157,7 +157,7 @@ def _first(config: Json) -> str:
 
 
 def test_the_settings_are_those_that_brokers_and_name_servers_read() -> None:
-    """The listeners of both, and the file of addresses that name servers read again."""
+    """Law: the settings files have keys that brokers and name servers know, and the file of addresses is read again."""
     made = both()
     form = environment(made, addresses={"public": {"demo-0": "203.0.113.1:31001"}})
     servers, group, _ = settings_objects(made, form)
@@ -179,7 +179,7 @@ def test_the_settings_are_those_that_brokers_and_name_servers_read() -> None:
 
 
 def test_pods_have_the_ports_and_the_key_pair_of_each_listener() -> None:
-    """Kubernetes limits the name of a port to 15 characters."""
+    """Law: pods have each listener's port, with a name of at most 15 characters, and its key pair."""
     made = both()
     form = environment(made)
     for workload in (group_set(made, "demo-0", form), name_server_set(made, form)):
@@ -193,7 +193,7 @@ def test_pods_have_the_ports_and_the_key_pair_of_each_listener() -> None:
 
 
 def test_policies_let_everybody_come_to_the_ports_of_listeners_alone() -> None:
-    """Nodes and balancers stand before their clients, so no peer can be named."""
+    """Law: network policies open only the listeners' ports to everybody, because nodes and balancers hide the clients."""
     for policy in policy_objects(both(), "operators"):
         (open_to_all,) = [rule for rule in policy["spec"]["ingress"] if "from" not in rule]
         assert [each["port"] for each in open_to_all["ports"]] == [9094, 9095]
@@ -202,7 +202,7 @@ def test_policies_let_everybody_come_to_the_ports_of_listeners_alone() -> None:
 
 
 def test_a_new_address_restarts_no_pod() -> None:
-    """Law: what is advertised is in no revision, and in no pod template."""
+    """Law: an advertised address is in no revision and no pod template, so a new one restarts no pod."""
     before = cluster(listeners=[PUBLIC])
     after = cluster(listeners=[PUBLIC | {"advertisedHost": "mq.example.com", "nodePort": 31_500}])
     moved = cluster(listeners=[PUBLIC | {"port": 9096}])
@@ -217,7 +217,7 @@ def test_a_new_address_restarts_no_pod() -> None:
 
 
 def test_a_cluster_without_listeners_is_as_it_was() -> None:
-    """Nothing that runs is touched by an operator that knows listeners."""
+    """Law: a Cluster without listeners has unchanged objects."""
     made = cluster()
     servers, group = settings_objects(made, environment(made))
 
@@ -229,7 +229,7 @@ def test_a_cluster_without_listeners_is_as_it_was() -> None:
 
 @pytest.mark.parametrize("policy", ["PreferDualStack", "RequireDualStack"])
 def test_a_listener_of_both_families_listens_at_addresses_of_both(policy: str) -> None:
-    """Law: its Services lead to pods by either family; what else listens in the pods stays as it is."""
+    """Law: a listener with both address families listens in both; other ports of the pods stay."""
     before = cluster(listeners=[PUBLIC])
     made = cluster(listeners=[PUBLIC | {"ipFamilyPolicy": policy}])
     servers, group = settings_objects(made, environment(made))
@@ -246,7 +246,7 @@ def test_a_listener_of_both_families_listens_at_addresses_of_both(policy: str) -
 
 
 def test_pods_of_a_cluster_with_ipv6_listen_at_every_address() -> None:
-    """The family of the group's Service decides; nothing changes where it is IPv4."""
+    """Law: pods of a Cluster with IPv6 Services listen in all families; with IPv4 nothing changes."""
     made = both()
     six = environment(made, groups={"demo-0": GroupForm(3, 3, "20Gi", "fd00::7")})
     four = environment(made, groups={"demo-0": GroupForm(3, 3, "20Gi", "10.96.0.7")})

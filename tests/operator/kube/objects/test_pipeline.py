@@ -1,4 +1,4 @@
-"""The operator makes objects of a Pipeline: the API server takes them, and a driver can live with them."""
+"""The objects of a Pipeline: the API server accepts them, and a driver can run with them."""
 
 import json
 from pathlib import Path
@@ -51,7 +51,7 @@ def told(made: Pipeline) -> Json:
 
 @pytest.mark.parametrize("spec", KINDS)
 def test_everything_is_found_by_its_label_and_goes_with_the_pipeline(spec: dict[str, Any]) -> None:
-    """Only the volume has no owner, because what was read so far must outlive a mistake."""
+    """Law: all objects have the Pipeline's label and owner, except the volume, which must survive a mistake."""
     for made in everything(pipeline(**spec)):
         meta = made["metadata"]
         assert resource_of(made).kind == made["kind"]
@@ -64,7 +64,7 @@ def test_everything_is_found_by_its_label_and_goes_with_the_pipeline(spec: dict[
 
 
 def test_a_volume_goes_with_its_pipeline_only_where_that_is_said() -> None:
-    """Delete gives it an owner; a claim that was named is not touched at all."""
+    """Law: the volume has an owner only with deletionPolicy Delete; a claim given by name is not touched."""
 
     def claims(**storage: Any) -> list[Json]:
         made = supporting_objects(pipeline(storage=storage), AROUND)
@@ -88,7 +88,7 @@ def test_a_volume_goes_with_its_pipeline_only_where_that_is_said() -> None:
 def test_what_the_driver_reads_is_a_manifest_that_a_laptop_runs_as_well(
     spec: dict[str, Any],
 ) -> None:
-    """Fields that only Kubernetes obeys are gone; the name servers of the Cluster stand in it."""
+    """Law: the driver's manifest also runs on a laptop: fields for Kubernetes are removed, and the name servers are filled in."""
     made = pipeline(**spec)
     (settings,) = [item for item in everything(made) if item["kind"] == "ConfigMap"]
     text = settings["data"]["pipeline.json"]
@@ -101,7 +101,7 @@ def test_what_the_driver_reads_is_a_manifest_that_a_laptop_runs_as_well(
 
 
 def test_an_address_that_is_given_is_kept() -> None:
-    """clusterRef fills in what is absent, for reports likewise."""
+    """Law: an address given in the manifest is kept; clusterRef only fills in a missing one."""
     given = pipeline(source={"topic": "orders", "bootstrap": "10.0.0.1:9876"})
     lag = pipeline(
         type="lag", source=None, checkpoint=None, path=None, topic="orders", groups=["billing"]
@@ -113,7 +113,7 @@ def test_an_address_that_is_given_is_kept() -> None:
 
 @pytest.mark.parametrize("spec", KINDS)
 def test_no_pod_is_root_or_writes_to_its_root_file_system(spec: dict[str, Any]) -> None:
-    """PipelineReconciler and executors fit the restricted profile."""
+    """Law: driver and executors fit the restricted profile."""
     made = pipeline(**spec)
     for pod in (pod_of(made), executor_pod(made, labels(made))):
         assert pod["spec"]["securityContext"]["runAsNonRoot"]
@@ -137,7 +137,7 @@ def test_no_pod_is_root_or_writes_to_its_root_file_system(spec: dict[str, Any]) 
 def test_the_user_may_be_left_to_the_clusters_admission(
     backend: str, given: dict[str, Any], user: dict[str, Any]
 ) -> None:
-    """Law: as with the pods of a Cluster; OpenShift refuses a user that is not of the namespace's range."""
+    """Law: runAsUser may be left to admission, as OpenShift needs."""
     wanted = pipeline(backend=backend, **given)
     if backend == "sparkApplication":
         spec = spark_application(wanted, AROUND)["spec"]
@@ -154,7 +154,7 @@ def test_the_user_may_be_left_to_the_clusters_admission(
 
 
 def test_only_a_driver_that_makes_executors_has_rights() -> None:
-    """A driver alone has no token; one with executors may make pods and what belongs to them, in its namespace."""
+    """Law: only a driver with executors has a token, and rights on pods and their objects in its namespace."""
     alone, many = pipeline(trigger="5s"), pipeline(trigger="5s", backend="kubernetes")
 
     assert [item["kind"] for item in everything(alone)] == [
@@ -169,11 +169,11 @@ def test_only_a_driver_that_makes_executors_has_rights() -> None:
 
 
 def test_a_job_gives_up_immediately_where_another_try_would_only_repeat() -> None:
-    """A manifest that cannot be used and an audit that has found something end with codes of their own."""
+    """Law: exit codes for a bad manifest and for audit findings end a Job without retries."""
     spec = pipeline_workload(pipeline(), AROUND)["spec"]
 
     assert spec["template"]["spec"]["restartPolicy"] == "Never"
-    # No other rule: an eviction counts, because that of a pod that fills its node looks as that of a drained one.
+    # There is no rule for evictions, because that of a pod that fills its node looks like that of a drained one.
     (rule,) = spec["podFailurePolicy"]["rules"]
     assert rule["onExitCodes"] == {
         "containerName": "driver",
@@ -183,7 +183,7 @@ def test_a_job_gives_up_immediately_where_another_try_would_only_repeat() -> Non
 
 
 def test_the_name_of_a_job_is_that_of_its_work() -> None:
-    """Jobs do not change: other work is another Job, the same work the same one."""
+    """Law: a Job's name follows from its work, because Jobs cannot change."""
     one = pipeline_workload(pipeline(), AROUND)["metadata"]["name"]
     same = pipeline_workload(pipeline(image="other:1"), AROUND)["metadata"]["name"]
     other = pipeline_workload(pipeline(codec="snappy"), AROUND)["metadata"]["name"]
@@ -206,12 +206,12 @@ def test_the_name_of_a_job_is_that_of_its_work() -> None:
     ],
 )
 def test_the_backend_decides_where_spark_runs(spec: dict[str, Any], master: str) -> None:
-    """One pod has as many threads as it may use CPUs, and two at least."""
+    """Law: the backend sets Spark's master; in one pod there are as many threads as CPUs, at least two."""
     assert told(pipeline(**spec))["spec"]["spark"]["master"] == master
 
 
 def test_executors_see_the_volume_and_begin_where_the_driver_does() -> None:
-    """Relative paths mean the same in both; what the user sets of Spark wins."""
+    """Law: executors mount the volume and use the driver's working directory; the user's Spark settings win."""
     made = pipeline(
         backend="kubernetes",
         executors={"instances": 3, "memory": "2g"},
@@ -233,7 +233,7 @@ def test_executors_see_the_volume_and_begin_where_the_driver_does() -> None:
 
 
 def test_a_pause_is_no_change_of_the_pod() -> None:
-    """Suspending and resuming restart nothing by themselves."""
+    """Law: suspending and resuming do not change the pod."""
     for spec in KINDS:
         assert pod_of(pipeline(**spec)) == pod_of(pipeline(**spec, suspend=True))
         assert work_of(pipeline(**spec)) == work_of(pipeline(**spec, suspend=True))
@@ -241,7 +241,7 @@ def test_a_pause_is_no_change_of_the_pod() -> None:
 
 @pytest.mark.parametrize("key", ["shop-\U0001f600", "a\x7fb", "Köln", 'a"\\b'])
 def test_the_driver_reads_what_was_said(tmp_path: Path, key: str) -> None:
-    """Law: the file in the pod has every character of the manifest, also those that JSON writes as two escapes."""
+    """Law: the driver reads every character of the manifest, also those that JSON escapes in two parts."""
     made = pipeline(type="replay", path=None, target="copy", keys=[key])
     (settings,) = (each for each in everything(made) if each["kind"] == "ConfigMap")
     path = tmp_path / "pipeline.json"

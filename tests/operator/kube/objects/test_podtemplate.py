@@ -1,4 +1,4 @@
-"""A pod template merged into the pods of brokers and name servers."""
+"""A pod template, merged into the pods of brokers and name servers."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -56,7 +56,7 @@ PAGES: Final = {"security": {"pagesToken": {"secretName": "pages"}}}
 def _pods(
     made: Cluster, certificates: Issued | None = None, restore: Restore | None = None
 ) -> list[Json]:
-    """Return the pod templates of a group, which may have to *restore*, and of the name servers."""
+    """Return the pod templates of a group, with *restore* if it must, and of the name servers."""
     around_it = environment(made, restoring=restore)
     groups = {
         name: replace(form, certificates=certificates) for name, form in around_it.groups.items()
@@ -67,7 +67,7 @@ def _pods(
 
 
 def test_a_template_adds_to_both_kinds_of_pods_and_changes_nothing_of_them() -> None:
-    """All that the plain pod has is there as it was, and what was added besides."""
+    """Law: a template adds to both kinds of pods and changes nothing that they have."""
     for plain, pod in zip(_pods(cluster()), _pods(cluster(podTemplate=TEMPLATE)), strict=True):
         assert contains(pod, plain)
         assert pod["metadata"]["labels"]["team"] == "shop"
@@ -76,7 +76,7 @@ def test_a_template_adds_to_both_kinds_of_pods_and_changes_nothing_of_them() -> 
         assert own["name"] in ownership.OWN_CONTAINERS
         assert own["env"][-3:] == [
             {"name": "TZ", "value": "UTC"},
-            {"name": "EMPTY"},  # as the API server keeps it
+            {"name": "EMPTY"},  # As the API server stores it.
             {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
         ]
         assert own["volumeMounts"][-1] == TEMPLATE["volumeMounts"][0]
@@ -95,7 +95,7 @@ def test_a_template_adds_to_both_kinds_of_pods_and_changes_nothing_of_them() -> 
 
 
 def test_the_lists_of_what_the_operator_keeps_name_all_that_it_makes() -> None:
-    """With everything switched on: a new volume, port, variable or label must be in its list."""
+    """Law: the lists of reserved names contain every volume, port, variable and label that the operator makes."""
     wanted = cluster(**TLS, **PAGES, listeners=[OUTSIDE])
     restore = Restore(CLAIM, "20260101T000000000Z-00000000", wanted.group_names)
     pods = [*_pods(wanted, _ISSUED), *_pods(wanted, _ISSUED, restore)]
@@ -128,7 +128,7 @@ def test_the_lists_of_what_the_operator_keeps_name_all_that_it_makes() -> None:
 
 
 def test_constraints_of_the_template_stand_beside_those_of_placement() -> None:
-    """Each is about the pods of the same group; one of the same domain replaces placement's."""
+    """Law: topology constraints of the template are added to those of placement; one for the same domain replaces placement's."""
     made = cluster(
         placement={"zoneKey": ZONE, "antiAffinity": "Required"},
         podTemplate={
@@ -163,7 +163,7 @@ def test_constraints_of_the_template_stand_beside_those_of_placement() -> None:
 
 
 def test_affinities_of_the_template_and_of_placement_hold_together() -> None:
-    """Replicas stay on nodes of their own; a term without a selector is about the same group."""
+    """Law: affinities of template and placement hold together; a term without a selector is about the same group."""
     other = {"matchLabels": {"app": "database"}}
     wanted = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "disk", "operator": "Exists"}]}]}
     required = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -197,7 +197,7 @@ def test_affinities_of_the_template_and_of_placement_hold_together() -> None:
 
 
 def test_single_fields_of_placement_go_on_working_beside_a_template() -> None:
-    """Labels and tolerations of both; where both say something of one key the template wins."""
+    """Law: labels and tolerations of placement and template are merged; the template wins for the same key."""
     toleration = {"key": "dedicated", "operator": "Exists"}
     made = cluster(
         placement={
@@ -227,7 +227,7 @@ def test_single_fields_of_placement_go_on_working_beside_a_template() -> None:
 def test_the_user_of_pods_may_be_left_to_the_clusters_admission(
     given: dict[str, Any] | None, user: dict[str, Any]
 ) -> None:
-    """OpenShift refuses a user that is not of the namespace's range; root is refused everywhere."""
+    """Law: runAsUser may be left to admission, as OpenShift needs; root is refused everywhere."""
     template = {} if given is None else {"securityContext": given}
     policy = "OnRootMismatch" if given is None else "Always"
 

@@ -1,4 +1,4 @@
-"""What brokers may change of pods, at a real API server with the chart's policy."""
+"""What brokers may change in pods, at a real API server with the chart's policy."""
 
 import asyncio
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ _IMAGE = {"spec": {"containers": [{"name": "broker", "image": "another"}]}}
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
-    """A real one, with the pods of a Cluster of two groups, the rights of its brokers, and the chart's policy."""
+    """A real API server with the pods of a Cluster of two groups, its brokers' rights and the chart's policy."""
     folder = tmp_path_factory.mktemp("api")
     with real_api_server(folder) as address:
         asyncio.run(_begin(address))
@@ -55,7 +55,7 @@ async def _begin(address: str) -> None:
             path = f"{_ADMISSION}/validatingadmission{kind}"
             await kube.call("POST", path, {**named, "spec": what})
         token = await _token(kube, "demo-0-0")
-        for number in range(300):  # API servers learn of a policy after a moment
+        for number in range(300):  # API servers learn of a policy after a moment.
             change = {"metadata": {"labels": {"number": str(number)}}}
             if await _patched(address, token, "demo-0-1", change):
                 break
@@ -63,7 +63,7 @@ async def _begin(address: str) -> None:
 
 
 async def _token(kube: Kube, pod: str) -> str:
-    """Return the token that a kubelet gives a pod."""
+    """Return the token that kubelet gives a pod."""
     found = await kube.call("GET", f"{_PODS}/{pod}")
     bound = {"kind": "Pod", "apiVersion": "v1", "name": pod, "uid": found["metadata"]["uid"]}
     path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/demo-broker/token"
@@ -72,7 +72,7 @@ async def _token(kube: Kube, pod: str) -> str:
 
 
 async def _patched(address: str, token: str, pod: str, change: dict[str, Any]) -> str:
-    """Patch a pod as a broker; return the API server's refusal, empty for none."""
+    """Patch a pod as a broker; return the refusal, empty if there is none."""
     headers = {
         "Authorization": f"Bearer {token}",
         "Content-Type": "application/strategic-merge-patch+json",
@@ -102,7 +102,7 @@ _REFUSED: list[tuple[str, dict[str, Any], str]] = [
 async def test_a_broker_changes_nothing_of_a_pod_but_who_leads_its_group(
     server: tuple[str, Path], pod: str, change: dict[str, Any], words: str
 ) -> None:
-    """Law: code in one broker gives no other one its image, and no group its leader."""
+    """Law: a broker may change only the leader label and term of its own group's pods, not their images."""
     address, _ = server
     async with administrator(address) as kube:
         token = await _token(kube, "demo-0-0")
@@ -113,7 +113,7 @@ async def test_a_broker_changes_nothing_of_a_pod_but_who_leads_its_group(
 async def test_brokers_set_label_and_term_under_the_policy(
     server: tuple[str, Path], tmp_path: Path
 ) -> None:
-    """Law: a leader labels itself and takes the label from its siblings, and from itself when it leads no more."""
+    """Law: a leader may label itself and remove the label from its siblings and from itself."""
     address, folder = server
     (tmp_path / "ca.crt").write_bytes((folder / "certificates" / "apiserver.crt").read_bytes())
     async with administrator(address) as kube:
@@ -133,7 +133,7 @@ async def test_brokers_set_label_and_term_under_the_policy(
 
 
 async def test_who_is_no_broker_changes_pods_as_ever(server: tuple[str, Path]) -> None:
-    """Law: the policy concerns the accounts of brokers alone."""
+    """Law: the policy concerns the brokers' accounts only."""
     address, _ = server
     async with administrator(address) as kube:
         change = {"metadata": {"labels": {"team": "orders"}}}

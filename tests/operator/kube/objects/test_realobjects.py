@@ -1,7 +1,7 @@
 """
-What an operator makes, at a real API server: of no manifest that is taken is an object or a pod refused, or drift for ever.
+The operator's objects at a real API server: an accepted manifest never leads to a refused object or pod, or to endless drift.
 
-Pods are made in a namespace with the restricted profile. ORDERLYMQ_OBJECTS is how many manifests are tried, ORDERLYMQ_SEED
+Pods are made in a namespace with the restricted profile. ORDERLYMQ_OBJECTS is the number of manifests, ORDERLYMQ_SEED
 the first seed.
 """
 
@@ -54,7 +54,7 @@ BEGINNINGS: Final[dict[str, Json]] = {
     },
     "Backup": {**_DEMO, "destination": {"pvc": {"claimName": "backups"}}},
 }
-# Words that the API server keeps in others, leaves out, or has twice; chance seldom finds them.
+# Values that the API server rewrites, omits or has twice; chance seldom finds them.
 _RESOURCES: Final = {"requests": {"cpu": "1000m", "memory": "1.0001Gi"}, "limits": {"cpu": 1}}
 _PLACED: Final = {"tolerations": [{"key": "spot", "operator": "Exists", "value": ""}]}
 _TWICE: Final = [
@@ -106,7 +106,7 @@ def manifest(kind: str, chance: Random) -> Any:
         for _ in range(chance.choice([1, 2, 3, 5])):
             change_somewhere(spec, schema, chance)
         if kind == "Cluster":
-            spec["groups"] = min(spec.get("groups", 1), 2)  # they are all alike
+            spec["groups"] = min(spec.get("groups", 1), 2)  # They are all alike.
         try:
             return with_spec(kind, spec)
         except ValidationError:
@@ -114,7 +114,7 @@ def manifest(kind: str, chance: Random) -> Any:
 
 
 def objects(found: Any) -> list[Json]:
-    """Return what is made for it."""
+    """Return the operator's objects for it."""
     match found:
         case Cluster():
             given = replace(environment(found), image=found.spec.image or IMAGE)
@@ -134,7 +134,7 @@ def objects(found: Any) -> list[Json]:
 
 
 def pod_of(made: Json) -> Json | None:
-    """Return a pod as a workload makes it; None of what makes none."""
+    """Return the pod of a workload; None if it has none."""
     spec = made.get("spec") or {}
     template = (spec.get("jobTemplate") or {"spec": spec})["spec"].get("template")
     if template is None:
@@ -144,13 +144,13 @@ def pod_of(made: Json) -> Json | None:
         for claim in spec.get("volumeClaimTemplates", ())
     ]
     inside = {**template["spec"], "volumes": [*template["spec"].get("volumes", ()), *volumes]}
-    inside.pop("priorityClassName", None)  # which must exist
+    inside.pop("priorityClassName", None)  # It must exist.
     meta = {**template["metadata"], "generateName": "pod-"}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": inside}
 
 
 async def troubles(kube: Kube, made: Json) -> list[str]:
-    """Return why the API server takes an object or a pod of it not, and that it keeps it in words that are drift."""
+    """Return why the API server refuses an object or its pod, or stores it with drift."""
     found, pod = [], pod_of(made)
     asked = [(resource_of(made), made), *([] if pod is None else [(PODS, pod)])]
     for resource, each in asked:
@@ -166,7 +166,7 @@ async def troubles(kube: Kube, made: Json) -> list[str]:
 
 
 def test_of_no_manifest_that_is_taken_is_an_object_refused_or_drift(address: str) -> None:
-    """Law: what the API server would refuse later is refused in the manifest, where somebody looks, and what it keeps is right."""
+    """Law: what the API server would refuse later is refused in the manifest, and accepted objects do not drift."""
     found: list[str] = []
 
     async def run() -> None:

@@ -1,4 +1,4 @@
-"""The routes of listeners at a real API server that has Gateway API's own definition of TLSRoute."""
+"""The routes of listeners at a real API server with Gateway API's own definition of TLSRoute."""
 
 import asyncio
 from collections.abc import Iterator
@@ -47,7 +47,7 @@ def routed(**changes: Any) -> Cluster:
 
 
 async def test_routes_are_made_with_the_charts_rights_and_stay_as_they_are(address: str) -> None:
-    """Law: what the API server completes is no difference, so that nothing is written twice."""
+    """Law: routes are made with the chart's rights, and the API server's defaults are no drift."""
     made = routed()
     async with operator(address) as api, administrator(address) as kube:
         before = await GatewayApi(api).routes()
@@ -71,7 +71,7 @@ async def test_routes_are_made_with_the_charts_rights_and_stay_as_they_are(addre
 
 
 async def test_a_service_changes_its_type_and_gives_its_node_port_back(address: str) -> None:
-    """Law: an edit of `type` needs nobody who deletes Services by hand."""
+    """Law: an edit of a Service's `type` works without deleting it by hand, and gives the node port back."""
     types = []
     async with operator(address) as api:
         for kind in ("NodePort", "TLSRoute", "LoadBalancer"):
@@ -88,7 +88,7 @@ async def test_a_service_changes_its_type_and_gives_its_node_port_back(address: 
 
 
 async def test_a_service_gets_addresses_of_both_families_and_gives_one_back(address: str) -> None:
-    """Law: an edit of `ipFamilyPolicy` needs nobody who deletes Services by hand."""
+    """Law: so does an edit of `ipFamilyPolicy`."""
     found = []
     async with operator(address) as api:
         for policy in ("SingleStack", "RequireDualStack", "SingleStack", "PreferDualStack"):
@@ -116,7 +116,7 @@ async def test_a_service_gets_addresses_of_both_families_and_gives_one_back(addr
 async def test_the_api_server_refuses_what_the_model_refuses(
     address: str, changes: dict[str, Any], problem: str
 ) -> None:
-    """Law: a person reads the same sentence from either."""
+    """Law: the API server refuses a listener with the same sentence as the model."""
     listener = {key: value for key, value in (ROUTED | changes).items() if value is not None}
     async with administrator(address) as kube:
         with pytest.raises(RuntimeError, match=problem):
@@ -124,7 +124,7 @@ async def test_the_api_server_refuses_what_the_model_refuses(
 
 
 async def test_the_api_server_takes_a_listener_by_a_gateway(address: str) -> None:
-    """Its defaults are those of the model."""
+    """Law: the API server accepts a listener by gateway, with the model's defaults."""
     async with administrator(address) as kube:
         found = await kube.call("POST", place(CLUSTERS), custom_resource(ROUTED))
 
@@ -132,7 +132,7 @@ async def test_the_api_server_takes_a_listener_by_a_gateway(address: str) -> Non
 
 
 async def _make(api: Api, made: Json) -> None:
-    """Make an object as soon as the API server has taken over its definition, until which it asks to come again."""
+    """Create an object as soon as the API server serves its definition; until then it asks to try again."""
     while True:
         try:
             await api.make(made)

@@ -1,4 +1,4 @@
-"""The schema's words about each field agree with the code that decides which pods are replaced."""
+"""The schema's words about restarts agree with the code that decides which pods are replaced."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -26,7 +26,7 @@ from orderlymq_operator.resources.quantities import Duration, Quantity
 from orderlymq_operator.resources.workload import Toleration
 from tests.operator.kube.samples import IMAGE, cluster, environment
 
-# Values for fields whose default does not show what they take.
+# Values for fields whose default does not show their type.
 _OTHERS: dict[str, Any] = {
     "retention.size": Quantity("3Gi"),
     "security.internalIssuer": InternalIssuer(secret_name="ours"),
@@ -49,7 +49,7 @@ _OTHERS: dict[str, Any] = {
 def _fields(
     model: BaseModel, names: tuple[str, ...] = (), path: str = ""
 ) -> Iterator[tuple[tuple[str, ...], str, Any]]:
-    """Yield each field that has no parts: its names in Python, its path in a manifest, its value."""
+    """Yield each leaf field: its Python names, its path in a manifest, its value."""
     for name, field in type(model).model_fields.items():
         where = f"{path}.{field.alias or name}" if path else field.alias or name
         value = getattr(model, name)
@@ -104,7 +104,7 @@ _CHANGED = [
 def test_the_schema_says_what_a_changed_field_restarts(
     names: tuple[str, ...], path: str, value: Any
 ) -> None:
-    """A field that is new, or that moves between revisions, must change its line in the table."""
+    """Law: the table of restarts is right for every field; a new or moved field must change its line."""
     before = cluster()
 
     after = before.model_copy(update={"spec": _changed(before.spec, names, _other(path, value))})
@@ -116,7 +116,7 @@ def test_the_schema_says_what_a_changed_field_restarts(
 def test_what_is_live_reaches_the_settings_of_pods_that_wait_for_their_restart(
     names: tuple[str, ...], path: str, value: Any
 ) -> None:
-    """Law: nothing else does, for such a pod may lack what it needs."""
+    """Law: exactly the live settings reach pods that wait for their restart."""
     before = cluster()
 
     after = before.model_copy(update={"spec": _changed(before.spec, names, _other(path, value))})
@@ -126,10 +126,10 @@ def test_what_is_live_reaches_the_settings_of_pods_that_wait_for_their_restart(
 
 def test_brokers_of_every_image_read_the_same_settings_again() -> None:
     """
-    Law: a Cluster may keep any image since 0.1.0 under an operator of any later version.
+    Law: brokers of every image since 0.1.0 reload the same settings.
 
-    A setting that only later images read again would take effect nowhere on a kept one, and its Clusters would restart with
-    the operator's upgrade. So it goes on restarting brokers, until brokers report to the operator what they read again.
+    A setting that only later images reload would have no effect on a kept image, and Clusters would restart with an
+    operator's upgrade. So it restarts brokers until brokers report what they reload.
     """
     since_0_1_0 = {
         "retention.time",
@@ -153,7 +153,7 @@ def test_brokers_of_every_image_read_the_same_settings_again() -> None:
 
 
 def test_a_larger_disk_restarts_brokers_only_where_retention_follows_it() -> None:
-    """As its description says."""
+    """Law: a larger disk restarts brokers only if retention follows its size."""
     larger = {"storage": {"size": "40Gi"}}
     kept = {"retention": {"size": "3Gi"}}
 
@@ -162,7 +162,7 @@ def test_a_larger_disk_restarts_brokers_only_where_retention_follows_it() -> Non
 
 
 def test_every_field_of_the_schema_says_it() -> None:
-    """kubectl explain shows it."""
+    """Law: the description of each field, for kubectl explain, says what a change restarts."""
     spec = schema("Cluster")["properties"]["spec"]["properties"]
 
     assert spec["groups"]["description"].endswith("Live: a change restarts nothing.")
@@ -181,7 +181,7 @@ def test_every_field_of_the_schema_says_it() -> None:
 
 @pytest.mark.parametrize("lost", [("demo-0",), ("demo-0", "demo-1"), ("demo-nameserver",)])
 def test_the_loss_of_statefulsets_gives_no_pod_another_image(lost: tuple[str, ...]) -> None:
-    """Law: as long as one is left a new operator's image rolls nothing, as the spec that is carried out stays."""
+    """Law: if StatefulSets are lost, but one is left, a new operator's image rolls nothing."""
     shop, live = cluster(groups=2), Live()
     around_it = environment(shop)
     groups = [group_set(shop, name, around_it) for name in shop.group_names]

@@ -1,4 +1,4 @@
-"""A SparkApplication is one that Kubeflow's definition knows in full, and its pods are ones that can do the work."""
+"""A SparkApplication has only fields that Kubeflow's definition knows, and its pods can do the work."""
 
 import json
 import os
@@ -40,7 +40,7 @@ def application(**spec: Any) -> Json:
 
 
 def definitions() -> list[Json]:
-    """Return what is known of Kubeflow's definition here, and the whole of it where there is one."""
+    """Return the part of Kubeflow's definition that is known here, and the whole of it if it is installed."""
     paths = [Path(__file__).parent / "sparkapplications.yaml"]
     if "ORDERLYMQ_SPARK_DEFINITION" in os.environ:
         paths.append(Path(os.environ["ORDERLYMQ_SPARK_DEFINITION"]))
@@ -54,7 +54,7 @@ def schema_of(definition: Json) -> Json:
 
 
 def wrong_values(schema: Json, value: Any, path: str = "spec") -> list[str]:
-    """Return where a value is not of the kind, not one of the words, or lacks what is required."""
+    """Return where a value has a wrong type, is not allowed, or is missing."""
     kind = KINDS[schema["type"]]
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         return [f"{path}: {value!r} is no {schema['type']}"]
@@ -74,7 +74,7 @@ def wrong_values(schema: Json, value: Any, path: str = "spec") -> list[str]:
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_kubeflows_definition_knows_every_field_and_its_kind(spec: dict[str, Any]) -> None:
-    """The API server would drop an unknown field in silence, and refuse a wrong value only when it is written."""
+    """Law: every field is known with its type; the API server would drop an unknown one silently."""
     made = application(**spec)
 
     for definition in definitions():
@@ -83,7 +83,7 @@ def test_kubeflows_definition_knows_every_field_and_its_kind(spec: dict[str, Any
 
 
 def test_what_a_definition_does_not_know_is_named() -> None:
-    """As those of Kubeflow's operator before 2.4: a pipeline that is to rest would run."""
+    """Law: fields that an older definition (Kubeflow's operator before 2.4) does not know are named."""
     (known, *_) = definitions()
     old = deepcopy(known)
     del schema_of(old)["properties"]["suspend"]
@@ -98,7 +98,7 @@ def test_what_a_definition_does_not_know_is_named() -> None:
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_nothing_empty_is_written(spec: dict[str, Any]) -> None:
-    """A webhook that writes an object again leaves it out; it would be missed, and put back, for ever."""
+    """Law: no empty field is written, because a webhook would remove it and the operator would write it for ever."""
 
     def empty(value: Any) -> bool:
         if isinstance(value, dict | list):
@@ -109,13 +109,13 @@ def test_nothing_empty_is_written(spec: dict[str, Any]) -> None:
     made = application(**spec)["spec"]
     for part in ("driver", "executor"):
         for volume in made[part]["template"]["spec"]["volumes"]:
-            assert volume.pop("emptyDir") == {}  # whose settings are all defaults
+            assert volume.pop("emptyDir") == {}  # All its settings are defaults.
 
     assert not empty(made)
 
 
 def test_the_pods_can_write_where_they_must_and_relative_paths_mean_the_same() -> None:
-    """Their root is read-only: /tmp is a volume, the working directory is the claim; as with the other backends."""
+    """Law: /tmp is a volume and the working directory is the claim, because the root file system is read-only."""
     made = application(**SPECS[-1])["spec"]
     for part, container in (
         ("driver", "spark-kubernetes-driver"),
@@ -137,7 +137,7 @@ def test_the_pods_can_write_where_they_must_and_relative_paths_mean_the_same() -
 
 
 def test_the_driver_has_the_token_by_which_it_makes_executors() -> None:
-    """Its account gives none by itself; an executor needs none."""
+    """Law: the driver has its account's token, which makes executors; an executor has none."""
     made = application()["spec"]
     (account, *_) = supporting_objects(pipeline(backend="sparkApplication"), AROUND)
 
@@ -148,12 +148,12 @@ def test_the_driver_has_the_token_by_which_it_makes_executors() -> None:
 
 
 def test_pods_that_get_the_labels_are_known_as_those_of_a_spark_application() -> None:
-    """Kubeflow's operator hands its object's labels on; a pod of another form would be waited for to end."""
+    """Law: pods with the SparkApplication's labels are not waited for as pods of another form."""
     assert application()["metadata"]["labels"][names.LABEL_FORM] == "SparkApplication"
 
 
 def test_a_spark_application_needs_nothing_of_us_in_the_cluster() -> None:
-    """The manifest is an argument, the volume a setting of Spark's: no ConfigMap, no webhook."""
+    """Law: it needs no ConfigMap or webhook of ours: the manifest is an argument, the volume a Spark setting."""
     wanted = pipeline(backend="sparkApplication", executors={"instances": 4}, trigger="10s")
     assert form_of(wanted.spec) == "SparkApplication"
 

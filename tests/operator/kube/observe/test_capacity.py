@@ -1,4 +1,4 @@
-"""A Cluster says when it lacks room, with figures, and is not written again for every small change of them."""
+"""A Cluster reports a lack of room with figures, and is not written again for small changes of them."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ def look(
     previous: ConditionReport | None = None,
     **spec: Any,
 ) -> ConditionReport:
-    """Return what is said of one group whose leader has these figures."""
+    """Return the condition of one group whose leader has these figures."""
     found = pod("demo-0-0")
     found["metadata"]["labels"] = {"orderlymq.io/group": "0"}
     status = {"role": "leader", "term": 1, "leader": 1, "cpu": cpu}
@@ -27,12 +27,12 @@ def look(
 
 
 def test_a_calm_cluster_has_room_and_so_has_one_that_reports_no_figures() -> None:
-    """As brokers of an earlier version."""
+    """Law: a calm Cluster has enough room, and so has one that reports no figures, as older brokers."""
     assert look() == look(None, None) == ENOUGH
 
 
 def test_a_busy_leader_and_a_full_disk_are_reported_with_figures() -> None:
-    """And with what to change."""
+    """Law: a busy leader and a full disk are reported with figures and what to change."""
     busy, full = look(cpu=0.93), look(disk=0.84)
 
     assert (busy.status, busy.reason) == ("False", "LeaderBusy")
@@ -43,7 +43,7 @@ def test_a_busy_leader_and_a_full_disk_are_reported_with_figures() -> None:
 
 
 def test_what_hovers_around_the_limit_is_reported_once() -> None:
-    """Until it is well below; a change of a few percent is no other sentence."""
+    """Law: a figure near the limit is reported once, until it is well below; a few per cent do not change the text."""
     busy = look(cpu=0.81)
 
     assert look(cpu=0.79) == ENOUGH
@@ -53,7 +53,7 @@ def test_what_hovers_around_the_limit_is_reported_once() -> None:
 
 
 def test_a_disk_that_keeps_what_retention_keeps_by_itself_is_no_lack_of_room() -> None:
-    """Three fifths of the disk are messages; keys and indexes take a tenth more."""
+    """Law: a disk filled by retention's own limit is no lack of room: three fifths are messages, a tenth more is indexes."""
     full = look(disk=0.81)
     kept = broker_options(cluster())["storage"]["retention_size"] / (20 << 30)
 
@@ -62,14 +62,14 @@ def test_a_disk_that_keeps_what_retention_keeps_by_itself_is_no_lack_of_room() -
 
 
 def test_volumes_that_grow_by_themselves_are_no_lack_of_room() -> None:
-    """The condition StorageReady shows when they cannot any more."""
+    """Law: volumes that grow by themselves are no lack of room; StorageReady reports when they cannot."""
     grows: dict[str, Any] = {"storage": {"autoGrow": {"limit": "100Gi"}}}
 
     assert look(disk=0.89, **grows) == ENOUGH
 
 
 def test_a_disk_that_refuses_sends_is_reported_although_its_volume_should_grow() -> None:
-    """Law: nothing is called enough while sends are refused; a volume that has grown ends it."""
+    """Law: while sends are refused, the disk is reported even if its volume should grow."""
     grows: dict[str, Any] = {"storage": {"autoGrow": {"limit": "100Gi"}}}
     full = look(disk=0.9, **grows)
 

@@ -1,4 +1,4 @@
-"""Observations of a Cluster distinguish pods that cannot start from pods that need not be replaced."""
+"""Observations of a Cluster distinguish pods that cannot start from pods that need no replacement."""
 
 from typing import Any, Final
 
@@ -31,7 +31,7 @@ AROUND: Final = environment(MADE, name_server_revision=name_server_revision(MADE
 
 
 def live(template: str, reason: str = "ImagePullBackOff") -> Live:
-    """Return a Cluster whose pods wait for a *reason*, made with template "first"; the sets have another one by now."""
+    """Return a Cluster whose pods, made with template "first", wait for a *reason*; the StatefulSets have another template."""
     found = Live()
     for name, form in (
         ("demo-0", AROUND.revision),
@@ -61,7 +61,7 @@ def waiting(name: str, form: str, reason: str) -> Json:
 
 
 def actions(found: Live) -> list[Action]:
-    """Return what the planner wants of the group after enough looks."""
+    """Return the planner's actions for the group after enough looks."""
     facts: dict[str, Any] = {"current": AROUND.revision, "wanted": revision(MADE), "min_ready_s": 0}
     group = observed_group(found, "demo-0", AROUND.groups["demo-0"], SILENT, **facts)
     places = process_states(found.group_pods("demo-0"), group.replicas)
@@ -78,7 +78,7 @@ def stale_name_servers(found: Live) -> set[int]:
 
 
 def test_a_pod_without_its_image_gets_the_template_of_today() -> None:
-    """Law: another pull secret or pull policy replaces no pod but one that cannot start without it."""
+    """Law: a new pull secret or policy replaces only pods that cannot start without it."""
     found = live("second")
 
     assert actions(found) == [RestartReplica("demo-0", 1)]
@@ -91,7 +91,7 @@ def test_a_pod_without_its_image_gets_the_template_of_today() -> None:
     ids=["its template", "a set that says nothing yet", "an image that is there"],
 )
 def test_a_pod_that_another_template_would_not_help_stays(template: str, reason: str) -> None:
-    """Law: what waits for the registry, or fails with its image, is not replaced again and again."""
+    """Law: a pod that another template would not help, such as one that waits for the registry, is not replaced."""
     found = live(template, reason)
 
     assert actions(found) == []
@@ -111,7 +111,7 @@ def test_a_pod_that_another_template_would_not_help_stays(template: str, reason:
 async def test_a_process_that_has_the_address_of_a_pod_by_now_is_not_taken_for_it(
     facts: Json, leads: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: no group is changed, or thought to be empty, at the leader of another one; addresses are given again."""
+    """Law: a process that now has a pod's former address is not taken for it; addresses are reused."""
 
     async def status(_: web.Request) -> web.Response:
         return web.json_response({"role": "leader", "term": 1, "leader": 2, **facts})

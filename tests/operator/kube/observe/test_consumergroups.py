@@ -38,7 +38,7 @@ def _reasons(owners: list[str], *members: GroupMember, of: ConsumerGroup = BILLI
 
 
 def test_every_queue_with_one_owner_and_even_shares_is_balanced() -> None:
-    """Shares may differ by one."""
+    """Law: queues are balanced if each has one owner and shares differ by at most one."""
     a, b, c = _member("a"), _member("b"), _member("c")
 
     assert _reasons(["a", "a", "b", "b"], a, b) == ["Balanced", "SameSubscription"]
@@ -46,7 +46,7 @@ def test_every_queue_with_one_owner_and_even_shares_is_balanced() -> None:
 
 
 def test_queues_without_an_owner_and_idle_members_are_named() -> None:
-    """A member without a queue counts, and so does a queue without a member."""
+    """Law: queues without owners and uneven shares are named; a member without a queue counts."""
     a, b = _member("a"), _member("b")
 
     assert _reasons(["a", "", "b", "b"], a, b)[0] == "QueuesWithoutOwner"
@@ -54,14 +54,14 @@ def test_queues_without_an_owner_and_idle_members_are_named() -> None:
 
 
 def test_more_members_than_queues_are_balanced_and_the_idle_ones_counted() -> None:
-    """Nothing is wrong, and the pods without work are worth a sentence."""
+    """Law: more members than queues are balanced; the idle members are counted."""
     five = [_member(name) for name in "abcde"]
 
     assert _reasons(["a", "b", "c", "d"], *five)[0] == "MembersIdle"
 
 
 def test_a_queue_that_a_member_was_refused_is_contended_and_both_are_named() -> None:
-    """It counts among the locks; who asks without being a member does not."""
+    """Law: a queue that one member holds and another one wants is contended, and both are named; non-members do not count."""
     a, b = _member("a"), _member("b")
     locks = [
         Lock("billing", "orders", 0, "a", wanted_by="b"),
@@ -78,7 +78,7 @@ def test_a_queue_that_a_member_was_refused_is_contended_and_both_are_named() -> 
 
 
 def test_raft_groups_that_know_other_members_are_named() -> None:
-    """Members that ask one of them assign_queues otherwise than those that ask another."""
+    """Law: broker groups that know different members are named, because those would assign queues differently."""
     a, b = _member("a"), _member("b")
     locks = [Lock("billing", "orders", number, "ab"[number // 2]) for number in range(4)]
     seen = observe_consumer_group({"demo-0": [a, b], "demo-1": [a]}, {"demo-0": locks}, [0, 0])
@@ -92,7 +92,7 @@ def test_raft_groups_that_know_other_members_are_named() -> None:
 
 
 def test_a_raft_group_without_a_topic_of_the_group_need_not_know_its_members() -> None:
-    """Law: their routes do not name it, so they call it only where it has a retry topic of theirs."""
+    """Law: a broker group without a topic of the group need not know its members."""
     a, b = _member("a"), _member("b")
     locks = [Lock("billing", "orders", number, "ab"[number // 2]) for number in range(4)]
     seen = observe_consumer_group({"demo-0": [a, b], "demo-1": []}, {"demo-0": locks}, [0, 0])
@@ -104,7 +104,7 @@ def test_a_raft_group_without_a_topic_of_the_group_need_not_know_its_members() -
 
 
 def test_members_that_subscribe_differently_are_named() -> None:
-    """They take messages from each other: the queue of one holds what the other wants."""
+    """Law: members with different subscriptions are named, because they miss each other's messages."""
     a, b, odd = _member("a"), _member("b"), _member("odd", "red")
     seen = observe_consumer_group({"demo-0": [a, b, odd]}, {}, [])
 
@@ -115,13 +115,13 @@ def test_members_that_subscribe_differently_are_named() -> None:
 
 
 def test_nobody_online_is_unknown_and_no_alarm() -> None:
-    """A group that is scaled to zero is neither balanced nor not."""
+    """Law: a group without members is Unknown and no alarm."""
     assert _reasons([]) == ["NoMembers", "NoMembers"]
     assert _reasons([], of=group(ordering="Concurrent")) == ["NoMembers"]
 
 
 def test_a_group_by_key_is_reported_by_its_lanes() -> None:
-    """Nobody locks its queues, so none lacks an owner; the lanes of all raft groups are counted together."""
+    """Law: a group by key is reported by its lanes, summed over broker groups; no queue lacks an owner."""
     keyed = group(topics=[{"name": "orders"}], concurrency="Key")
     lanes = [[QueueLanes("orders", "demo-0", 0, 9, 2, 7, 1, 0, 2, 1, 1)], [QUIET]]
     seen = observe_consumer_group({"demo-0": [_member("a")]}, {}, [9], lanes=lanes)
@@ -143,12 +143,12 @@ def test_a_group_by_key_is_reported_by_its_lanes() -> None:
 def test_a_group_that_consumes_otherwise_now_says_nothing_of_before(
     before: str, after: str
 ) -> None:
-    """The condition about its locks would stay False for ever once nobody takes any, and lanes likewise."""
+    """Law: when a group changes its mode, the other mode's condition is removed."""
     told = {"Queue": "Balanced", "Key": "LanesFlowing"}
     seen = observe_consumer_group({"demo-0": [_member("a")]}, {}, [9])
 
     def status(concurrency: str, former: Json) -> Json:
-        """Return what the operator applies to the object, on which the status *former* stands."""
+        """Return the status that the operator applies to an object with the status *former*."""
         made = group(topics=[{"name": "orders"}], concurrency=concurrency)
         reports = {"Ready": SYNCED, **group_conditions(made, seen, FOUR)}
         found = status_object(
@@ -184,7 +184,7 @@ def test_a_group_that_consumes_otherwise_now_says_nothing_of_before(
 def test_lanes_that_do_not_go_on_by_themselves_are_reported_with_what_to_do(
     queue: QueueLanes, reason: str, text: str
 ) -> None:
-    """Also while nobody consumes; a lane that is parked goes on by itself."""
+    """Law: lanes that need a person are reported with what to do, also without members; parked lanes go on by themselves."""
     seen = observe_consumer_group({}, {}, [], lanes=[[queue]])
 
     found = group_conditions(group(concurrency="Key"), seen, FOUR)["LanesFlowing"]
@@ -194,7 +194,7 @@ def test_lanes_that_do_not_go_on_by_themselves_are_reported_with_what_to_do(
 
 
 def test_facts_put_raft_groups_together() -> None:
-    """A member that two raft groups know is one member, lag is the sum, locks of retries do not count."""
+    """Law: a member in two broker groups is one member, lag is summed, and retry topics' locks do not count."""
     seen = observe_consumer_group(
         {"demo-0": [_member("a")], "demo-1": [_member("a")]},
         {
@@ -217,7 +217,7 @@ def test_facts_put_raft_groups_together() -> None:
 
 @given(st.integers(0, 10**12))
 def test_lag_is_reported_in_two_digits(count: int) -> None:
-    """Never above the truth, never more than a tenth below it."""
+    """Law: lag is shown with two digits, never above the real value and at most a tenth below."""
     told = coarse(count)
 
     assert told <= count

@@ -1,4 +1,4 @@
-"""Access to brokers; the API server is a small one of our own that speaks real HTTP."""
+"""Access to brokers, with a small API server of the test over real HTTP."""
 
 import asyncio
 import base64
@@ -52,7 +52,7 @@ class Secrets:
         return web.json_response(found, status=status)
 
     async def create(self, request: web.Request) -> web.Response:
-        """Keep what is made."""
+        """Store what is created."""
         found: Json = await request.json()
         name = found["metadata"]["name"]
         self.made.append(name)
@@ -79,7 +79,7 @@ async def access(secrets: Secrets) -> AsyncIterator[Credentials]:
 async def test_a_missing_key_pair_is_reported_in_a_sentence(
     access: Credentials, secrets: Secrets, tmp_path: Path
 ) -> None:
-    """The Secret, what it lacks, and an authority that is none; nothing where TLS is off."""
+    """Law: a missing key pair is reported with the Secret and what it lacks; without TLS nothing is."""
     guarded = cluster(tls=TLS)
     assert await access.missing_certificate(cluster()) == ""
     assert "no Secret 'pair'" in await access.missing_certificate(guarded)
@@ -95,7 +95,7 @@ async def test_a_missing_key_pair_is_reported_in_a_sentence(
 async def test_what_is_kept_of_a_cluster_goes_with_it(
     access: Credentials, secrets: Secrets
 ) -> None:
-    """Law: an operator that sees many Clusters come and go does not grow, and asks again for one of the same name."""
+    """Law: what is kept of a Cluster is dropped with it, so that the operator does not grow."""
     here = cluster()
     meta = here.metadata
     await access.admin(here)
@@ -111,7 +111,7 @@ async def test_what_is_kept_of_a_cluster_goes_with_it(
 async def test_a_cluster_that_waits_for_its_key_pair_leaves_plain_ones_alone(
     access: Credentials,
 ) -> None:
-    """A connection that trusts nobody yet is not taken for a plain one."""
+    """Law: a Cluster that waits for its key pair does not affect plain ones."""
     await access.admin(cluster(tls=TLS))
     plain = await access.admin(cluster())
 
@@ -126,7 +126,7 @@ async def test_a_cluster_that_waits_for_its_key_pair_leaves_plain_ones_alone(
 async def test_brokers_that_ask_for_a_certificate_get_the_cluster_s(
     access: Credentials, secrets: Secrets, tmp_path: Path, client_auth: str
 ) -> None:
-    """With clientAuth Required a cluster of Kubernetes could not be managed at all once."""
+    """Law: with clientAuth Required the operator shows the Cluster's certificate."""
     files = make_certificate(make_authority(tmp_path), "replica")
     assert files.certificate is not None
     assert files.key is not None
@@ -151,7 +151,7 @@ async def test_brokers_that_ask_for_a_certificate_get_the_cluster_s(
 async def test_renewed_key_pairs_count_and_those_before_are_forgotten(
     access: Credentials, secrets: Secrets, tmp_path: Path
 ) -> None:
-    """Law: the operator keeps one set of connections per Secret in use, whatever is renewed, made and deleted."""
+    """Law: renewed key pairs are used and old ones dropped: one set of connections per Secret."""
     guarded = cluster(tls={**TLS, "clientAuth": "Required"})
     answers: dict[int, Answer] = {
         RequestCode.ORDERLYMQ_LOCK_TABLE: lambda request: request.reply(body=b'{"locks": []}')
@@ -180,7 +180,7 @@ async def test_renewed_key_pairs_count_and_those_before_are_forgotten(
 async def test_a_key_that_is_not_the_certificate_s_is_reported(
     access: Credentials, secrets: Secrets, tmp_path: Path
 ) -> None:
-    """Before a pod is made that could not serve."""
+    """Law: a key that does not belong to its certificate is reported before a pod is made."""
     authority = make_authority(tmp_path)
     one, other = (make_certificate(authority, name) for name in ("one", "other"))
     assert one.certificate is not None
@@ -199,7 +199,7 @@ async def test_a_key_that_is_not_the_certificate_s_is_reported(
 async def test_what_processes_know_each_other_by_is_made_once(
     access: Credentials, secrets: Secrets
 ) -> None:
-    """A second secret would part the replicas that were started with the first."""
+    """Law: the secret by which processes know each other is created once; a second one would separate replicas."""
     await access.admin(cluster())
     first = {name: dict(texts) for name, texts in secrets.texts.items()}
 
@@ -217,7 +217,7 @@ OWN = ("demo-identity", "demo-operator")
 async def test_a_secret_that_somebody_deletes_is_made_again_as_it_was(
     access: Credentials, secrets: Secrets, deleted: str
 ) -> None:
-    """Law: processes that run have read it; with another one the next replica that starts is refused by them."""
+    """Law: if the Secret is deleted, it is created again with the same content, which running processes have read."""
     here = cluster()
     await access.admin(here)
     first = {name: dict(texts) for name, texts in secrets.texts.items()}
@@ -232,11 +232,12 @@ async def test_a_secret_that_somebody_deletes_is_made_again_as_it_was(
 async def test_no_other_secret_is_made_for_processes_that_run(
     access: Credentials, secrets: Secrets, deleted: str
 ) -> None:
-    """Law: an operator that never saw the Secret says that it is gone, until somebody restores it."""
+    """Law: an operator that never saw the Secret creates no other one for running processes, but reports it as missing."""
     here = cluster()
     await access.admin(here)
     restored = secrets.texts.pop(deleted)
-    access.forget((here.metadata.namespace or "", here.metadata.name))  # as one that starts
+    # Like an operator that starts.
+    access.forget((here.metadata.namespace or "", here.metadata.name))
 
     with pytest.raises(SecretGoneError, match=f"Secret '{deleted}' is gone") as refused:
         await access.admin(here, runs=True)
@@ -250,7 +251,7 @@ async def test_no_other_secret_is_made_for_processes_that_run(
 async def test_the_pages_of_a_pod_are_asked_for_as_it_was_made(
     access: Credentials, secrets: Secrets, tmp_path: Path
 ) -> None:
-    """Law: a pod of before gets the token of before, sent to the authority of before, until its Secrets are gone."""
+    """Law: pages of a pod are asked for with the token and authority with which it was made, until those Secrets are gone."""
     for name in ("before", "after"):
         (tmp_path / name).mkdir()
         pair = make_certificate(make_authority(tmp_path / name), "replica")
@@ -293,7 +294,7 @@ def _authority(secrets: Secrets, name: str) -> list[object]:
 async def test_what_a_cluster_lives_by_is_no_account_s(
     access: Credentials, secrets: Secrets, name: str
 ) -> None:
-    """A writer of Users reads no Secret; who controls the Cluster that such an account goes to could read this one."""
+    """Law: a User cannot name the Cluster's own Secrets; its Cluster's owner could read them."""
     secrets.texts[name] = {"secret": "thirty-two bytes that others know"}
     spec = {
         "clusterRef": {"name": "mine", "namespace": "evil"},
@@ -311,7 +312,7 @@ async def test_what_a_cluster_lives_by_is_no_account_s(
 
 
 async def test_the_secrets_of_many_users_leave_connections_to_others() -> None:
-    """Law: some are asked for at the same time, all are read, and none any more when one cannot be."""
+    """Law: Secrets of many Users are read some at a time, and all are read."""
     asked, under_way, most, broken = 0, 0, 0, False
 
     async def answer(request: web.Request) -> web.Response:

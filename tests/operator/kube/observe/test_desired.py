@@ -13,7 +13,7 @@ DELETE = {"deletionPolicy": "Delete"}
 
 
 def test_of_two_objects_with_one_name_the_oldest_wins() -> None:
-    """The other learns which object came first, and takes over when that one goes."""
+    """Law: of two objects with one name the oldest wins; the other one says so and takes over when it is gone."""
     first = item("Topic", "orders")
     second = item(
         "Topic",
@@ -36,7 +36,7 @@ def test_of_two_objects_with_one_name_the_oldest_wins() -> None:
 
 
 def test_equal_names_in_two_namespaces_are_two_objects() -> None:
-    """Clients know them by their topicName, the planner by namespace and name."""
+    """Law: equal names in two namespaces are two objects, with different topicNames."""
     mine = item("Topic", "orders")
     theirs = item("Topic", "orders", "sales", spec={"topicName": "sales-orders"})
 
@@ -49,7 +49,7 @@ def test_equal_names_in_two_namespaces_are_two_objects() -> None:
 
 
 def test_what_cannot_be_used_is_reported_and_hurts_nobody_else() -> None:
-    """The field stands in the message."""
+    """Law: an unusable object is reported with the field and does not affect others."""
     state = desired_state(
         cluster(), [item("Topic", "bad", spec={"queues": 0}), item("Topic", "good")]
     )
@@ -60,7 +60,7 @@ def test_what_cannot_be_used_is_reported_and_hurts_nobody_else() -> None:
 
 
 def test_only_deletion_policy_delete_deletes() -> None:
-    """A retained topic is forgotten by the operator and kept by the brokers."""
+    """Law: only deletionPolicy Delete deletes; a retained topic stays in the brokers."""
     kept = item("Topic", "kept", **LEAVING)
     gone = item("Topic", "gone", spec=DELETE, **LEAVING)
 
@@ -72,7 +72,7 @@ def test_only_deletion_policy_delete_deletes() -> None:
 
 
 def test_a_name_that_another_object_has_taken_over_is_not_deleted() -> None:
-    """Renaming a manifest must not cost its messages."""
+    """Law: a name that another object has taken over is not deleted with the old object."""
     old = item("Topic", "old", spec={"topicName": "orders", **DELETE}, **LEAVING)
     new = item("Topic", "new", spec={"topicName": "orders", **DELETE})
 
@@ -81,7 +81,7 @@ def test_a_name_that_another_object_has_taken_over_is_not_deleted() -> None:
 
 @pytest.mark.parametrize("kind", ["Topic", "ConsumerGroup"])
 def test_what_cannot_be_used_holds_its_name(kind: str) -> None:
-    """Law: a typo, or a field that only another version knows, gives nobody else its messages and offsets."""
+    """Law: an unusable object keeps its name, so that no other object gets its messages and offsets."""
     field = "topicName" if kind == "Topic" else "groupName"
     bad = item(kind, "orders", spec={"ordering": 1, "type": 1})
     spec = {field: "orders", **DELETE}
@@ -103,7 +103,7 @@ def test_what_cannot_be_used_holds_its_name(kind: str) -> None:
     [("Conflict", set()), ("ResourceConflict", {"gone"}), ("BrokerUnavailable", {"gone"})],
 )
 def test_what_another_object_declares_is_not_deleted(reason: str, deleted: set[str]) -> None:
-    """A refusal of the brokers came after it was accepted: what never was has no finalizer."""
+    """Law: a refused object that was never carried out deletes nothing that another one declares."""
     told = {"conditions": [{"type": "Ready", "status": "False", "reason": reason}]}
     gone = item("Topic", "gone", spec=DELETE, status=told, **LEAVING)
 
@@ -114,7 +114,7 @@ def test_what_another_object_declares_is_not_deleted(reason: str, deleted: set[s
     "name", ["%DLQ%billing", "%RETRY%billing", "TBW102", "demo", "demo-0", "demo_REPLY_TOPIC"]
 )
 def test_a_topic_of_the_brokers_own_is_not_deleted_with_an_object_of_its_name(name: str) -> None:
-    """Law: what the planner refuses to make it does not take away; an earlier version accepted such an object."""
+    """Law: the brokers' own topics are not deleted with an object of their name."""
     told = {"conditions": [{"type": "Ready", "status": "False", "reason": "ResourceConflict"}]}
     for status in ({}, told):
         gone = item("Topic", "gone", spec={"topicName": name, **DELETE}, status=status, **LEAVING)
@@ -126,7 +126,7 @@ def test_a_topic_of_the_brokers_own_is_not_deleted_with_an_object_of_its_name(na
 
 
 def test_who_needs_a_finalizer() -> None:
-    """Only what is deleted in the brokers; a Cluster never does."""
+    """Law: only objects that are deleted in the brokers have a finalizer; a Cluster never does."""
     topic = item("Topic", "a").manifest
     deleted = item("Topic", "a", spec=DELETE).manifest
     user = item("User", "somebody", spec={"secretFrom": {"secret": {"name": "s"}}}).manifest

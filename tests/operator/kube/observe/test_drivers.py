@@ -1,4 +1,4 @@
-"""A Pipeline's status shows the reports of objects, pods and drivers."""
+"""A Pipeline's status from the reports of objects, pods and drivers."""
 
 import json
 from typing import Any
@@ -51,7 +51,7 @@ def ended(code: int, message: str = "", reason: str = "Error") -> Json:
 
 
 def test_a_driver_that_ended_has_said_why() -> None:
-    """The termination message of a pod is the last report of its driver."""
+    """Law: a pod's termination message is the last report of its driver."""
     message = json.dumps({"phase": "Failed", "last_error": "the disk is full", "last_batch": 3})
 
     other = {"name": "agent", "state": {"terminated": {"exitCode": 0}}}
@@ -78,14 +78,14 @@ def test_a_driver_that_ended_has_said_why() -> None:
 def test_a_driver_that_could_not_say_why_is_reported_by_how_it_ended(
     terminated: Json, error: str
 ) -> None:
-    """A killed one by its signal, one that never began by its last lines."""
+    """Law: a driver without such a message is reported by its signal or its last log lines."""
     found = driver_pod(driver(phase="Failed", containerStatuses=[terminated]))
 
     assert found.word == DriverReport("Failed", error=error)
 
 
 def test_a_driver_that_begins_again_and_again_is_reported_with_its_last_end() -> None:
-    """Kubernetes keeps the state before the present one."""
+    """Law: a driver that restarts again and again is reported with its last end."""
     message = json.dumps({"phase": "Failed", "last_error": "no such topic"})
     waiting = {
         "name": "driver",
@@ -102,7 +102,7 @@ def test_a_driver_that_begins_again_and_again_is_reported_with_its_last_end() ->
 
 
 def test_the_form_of_a_pod_is_known_when_its_statefulset_has_been_looked_at() -> None:
-    """Until its controller has seen the last change, it names the form of before."""
+    """Law: a pod's form is known only when the StatefulSet's controller has seen the last change."""
     made = driver()
     made["metadata"]["labels"]["controller-revision-hash"] = "a"
     live = pipeline_workload(pipeline(trigger="5s"), AROUND)
@@ -116,7 +116,7 @@ def test_the_form_of_a_pod_is_known_when_its_statefulset_has_been_looked_at() ->
 
 
 def test_the_status_shows_the_figures_of_the_driver() -> None:
-    """Offsets by queue number, rates in whole rows, in the form of the schema."""
+    """Law: the status has offsets by queue number and whole rows per second, as the schema wants."""
     word = read_report(json.dumps(WORD))
     assert word is not None
     report = ReportPipeline("Running", ConditionReport("True", "DriverRunning", "x"), word, "pod-0")
@@ -140,7 +140,7 @@ def test_the_status_shows_the_figures_of_the_driver() -> None:
 
 
 def test_a_figure_stays_until_a_newer_one_is_known() -> None:
-    """A driver that starts again knows nothing yet; where the checkpoint stands is true all the same."""
+    """Law: a figure stays until a newer one is known, because a starting driver knows none."""
     former = {"lastBatch": 7, "lag": 5, "driver": "pod-0", "phase": "Running"}
     report = ReportPipeline("Suspended", ConditionReport("False", "Suspended", "x"))
 
@@ -153,7 +153,7 @@ def test_a_figure_stays_until_a_newer_one_is_known() -> None:
 
 
 def test_an_error_goes_when_a_driver_runs_again() -> None:
-    """lastError is that of the last run."""
+    """Law: lastError goes when a driver runs again."""
     condition = ConditionReport("True", "DriverRunning", "x")
     failed = ReportPipeline("Failed", condition, DriverReport("Failed", error="full"))
     runs = ReportPipeline("Running", condition, DriverReport("Running"))
@@ -173,7 +173,7 @@ def test_an_error_goes_when_a_driver_runs_again() -> None:
     ],
 )
 def test_a_status_has_the_first_of_many_offsets(offsets: Any, count: int) -> None:
-    """Law: a page costs no more work than the status has room for."""
+    """Law: of many offsets the status has the first ones, sorted."""
     word = read_report(json.dumps({"phase": "Running", "offsets": offsets}))
     report = ReportPipeline("Running", ConditionReport("True", "DriverRunning", "x"), word)
 
@@ -185,7 +185,7 @@ def test_a_status_has_the_first_of_many_offsets(offsets: Any, count: int) -> Non
 
 @pytest.mark.parametrize("text", ["", "no", "[]", "{}", '{"phase": 1}', "[" * 4096])
 def test_what_is_no_report_says_nothing(text: str) -> None:
-    """Whatever stands on the port or in the message."""
+    """Law: any other text on the port or in the message is no report."""
     assert read_report(text) is None
 
 
@@ -205,7 +205,7 @@ def test_what_is_no_report_says_nothing(text: str) -> None:
     ],
 )
 def test_a_figure_of_another_form_is_left_out(figures: dict[str, Any]) -> None:
-    """The schema would refuse the whole status for it."""
+    """Law: a figure of another type is omitted, because the schema would refuse the whole status."""
     word = read_report(json.dumps({"phase": "Running", **figures}))
     report = ReportPipeline("Running", ConditionReport("True", "DriverRunning", "x"), word)
 
@@ -214,7 +214,7 @@ def test_a_figure_of_another_form_is_left_out(figures: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("spec", [{}, {"trigger": "5s"}, {"schedule": "@daily"}])
 def test_a_workload_is_as_it_should_be_whether_it_is_paused_or_not(spec: dict[str, Any]) -> None:
-    """The operator looks at the field that pauses it by itself."""
+    """Law: a paused workload counts as right; the operator checks the pause separately."""
     made, pause = without_pause(pipeline_workload(pipeline(**spec), AROUND))
     wanted = stamped(made)
     form = made["kind"]
@@ -231,7 +231,7 @@ def test_a_workload_is_as_it_should_be_whether_it_is_paused_or_not(spec: dict[st
 
 
 def test_two_drivers_by_hand_are_put_right() -> None:
-    """A StatefulSet that somebody scales to two would have two drivers wait for one lock."""
+    """Law: a StatefulSet scaled to two by hand is put right, because two drivers would wait for one lock."""
     made, _ = without_pause(pipeline_workload(pipeline(trigger="5s"), AROUND))
     wanted = stamped(made)
 
@@ -252,7 +252,7 @@ def test_two_drivers_by_hand_are_put_right() -> None:
     ],
 )
 def test_a_job_has_ended_when_it_says_so(conditions: list[Json], ended: bool, state: str) -> None:
-    """Not before: until then its pods may live."""
+    """Law: a Job has ended when its conditions say so; until then its pods may live."""
     live = {
         "kind": "Job",
         "metadata": {"name": "job", "annotations": {names.ANNOTATION_WORK: "abc"}},
@@ -268,7 +268,7 @@ def test_a_job_has_ended_when_it_says_so(conditions: list[Json], ended: bool, st
 @pytest.mark.parametrize("state", ["", "RUNNING", "COMPLETED", "FAILED", "SUBMISSION_FAILED"])
 @pytest.mark.parametrize("again", ["Always", "OnFailure"])
 def test_a_spark_application_has_ended_when_nobody_begins_it_again(state: str, again: str) -> None:
-    """Kubeflow's operator begins a stream again, and submits a run again as soon as its spec changes."""
+    """Law: a SparkApplication has ended only if Kubeflow's operator will not start it again."""
     live = {
         "kind": "SparkApplication",
         "metadata": {"name": "application"},

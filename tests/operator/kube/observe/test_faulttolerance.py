@@ -1,4 +1,4 @@
-"""The scheduler's places for our pods, and what the loss of each zone and node leaves of them."""
+"""Where the scheduler places our pods, and what the loss of each zone and node leaves."""
 
 from collections import Counter
 from pathlib import Path
@@ -33,7 +33,7 @@ def _nodes(zones: int, each: int) -> Nodes:
 
 
 def _scheduled(made: Cluster, nodes: Nodes, seed: int) -> list[str]:
-    """Return the node of each replica of the first group, as a scheduler chooses that obeys what pods ask for."""
+    """Return each replica's node in the first group, as a scheduler chooses that obeys the pods' constraints."""
     random = Random(seed)
     form = broker_pod(made, "demo-0", image="i:1", pull_policy="Always", revision="r")["spec"]
     rules = form.get("topologySpreadConstraints", [])
@@ -75,7 +75,7 @@ def _example() -> Cluster:
 def test_the_example_for_production_keeps_its_majority_without_any_one_zone(
     zones: int, spare: int, seed: int
 ) -> None:
-    """And without any one node; what may go besides is what the example says."""
+    """Law: the example for production keeps its majority without any one zone or node."""
     made, nodes = _example(), _nodes(zones, 3)
 
     placed = _scheduled(made, nodes, seed)
@@ -102,7 +102,7 @@ def test_the_example_for_production_keeps_its_majority_without_any_one_zone(
 def test_replicas_never_share_a_node_while_there_are_enough(
     placement: dict[str, Any], seed: int
 ) -> None:
-    """Whatever is spread besides; with a label of zones named, each zone has one of three."""
+    """Law: replicas never share a node if there are enough; with a zone label each zone has one of three."""
     nodes = _nodes(3, 2)
 
     placed = _scheduled(cluster(placement=placement), nodes, seed)
@@ -113,7 +113,7 @@ def test_replicas_never_share_a_node_while_there_are_enough(
 
 
 def test_strict_spreading_puts_no_pod_where_it_would_be_uneven() -> None:
-    """With a zone too few nodes the last replica waits; the preferred form puts up with it."""
+    """Law: strict spreading lets the last replica wait if a zone has too few nodes; the preferred form does not."""
     strict = cluster(replicasPerGroup=5, placement={"zoneKey": ZONE, "antiAffinity": "Required"})
     easy = cluster(replicasPerGroup=5, placement={"zoneKey": ZONE})
     nodes = {"a0": _nodes(3, 3)["a0"], **{n: x for n, x in _nodes(3, 3).items() if n[0] == "b"}}
@@ -129,7 +129,7 @@ def test_strict_spreading_puts_no_pod_where_it_would_be_uneven() -> None:
 def test_what_the_loss_of_the_fullest_domain_leaves(
     replicas: int, domains: int, spare: int
 ) -> None:
-    """Arithmetic: only five replicas over five domains leave one more than the majority."""
+    """Law: the loss of the fullest domain is computed from the counts; only five replicas over five domains leave one more than a majority."""
     placed = [str(number % domains) for number in range(replicas)]
 
     assert tolerance(placed).spare == spare
@@ -149,7 +149,7 @@ def _report(nodes: list[str], labels: Nodes, **placement: str) -> tuple[str, str
 
 
 def test_a_condition_reports_what_cannot_hold() -> None:
-    """Two of three in one place; what is not known yet is not reported as wrong."""
+    """Law: the condition is False if two of three share a domain, and Unknown if a place is not known."""
     labels = _nodes(3, 2)
 
     assert _report(["a0", "b0", "c0"], labels, zoneKey=ZONE)[0] == "True"

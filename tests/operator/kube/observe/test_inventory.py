@@ -1,4 +1,4 @@
-"""Workers that read at the same time, watches that are early or late: nobody works from what is old and sleeps on."""
+"""Concurrent readers and watches that are early or late: no worker works from old data and then sleeps."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -22,7 +22,7 @@ OTHER = "/apis/orderlymq.io/v1alpha1/namespaces/other"
 
 
 class Office:
-    """An inventory, its queue and workers that only note which versions they saw; hints come as `app` gives them."""
+    """An inventory, its queue, and workers that record the versions that they saw; hints come as `app` gives them."""
 
     def __init__(self, api: Api) -> None:
         self.inventory = Inventory(api, (NAMESPACE,), self.changed)
@@ -30,12 +30,12 @@ class Office:
         self.seen: dict[tuple[str, str], dict[str, str]] = {}
 
     def changed(self, item: Item) -> None:
-        """Wake who is concerned by what a list showed."""
+        """Wake the workers of what a list changed."""
         if item.cluster is not None:
             self.queue.add(item.cluster)
 
     def hint(self, found: Json) -> None:
-        """Show what a watch shows."""
+        """Apply an event of a watch."""
         kind = found["kind"]
         if self.inventory.shown(CLUSTERS if kind == "Cluster" else TOPICS, found, gone=False):
             cluster = cluster_of(kind, found)
@@ -43,7 +43,7 @@ class Office:
             self.queue.add(cluster)
 
     async def work(self) -> None:
-        """Make passes."""
+        """Let workers make passes."""
         while True:
             key = await self.queue.take()
             await self.inventory.refresh(key)
@@ -54,7 +54,7 @@ class Office:
 
 @pytest.mark.parametrize("seed", range(14))
 async def test_the_last_pass_over_each_cluster_sees_its_last_change(seed: int) -> None:
-    """Lister are slow, and a watch shows a change before or after a list has; there is no resync to help."""
+    """Law: the last pass over each Cluster sees its last change, although lists are slow and there is no resync."""
     random, server = Random(seed), ObjectServer()
 
     async def some_ticks() -> None:
@@ -103,7 +103,7 @@ async def test_the_last_pass_over_each_cluster_sees_its_last_change(seed: int) -
 
 
 async def test_a_caller_that_comes_while_a_list_is_read_waits_for_one_that_is_new_enough() -> None:
-    """The next list has the changes that came after this list began."""
+    """Law: a caller that comes while a list is read waits for the next one, which has later changes."""
     server, asked, go_on = ObjectServer(), asyncio.Event(), asyncio.Event()
     server.put(CLUSTERS, custom("Cluster", "demo"))
     looks = 0
@@ -111,7 +111,7 @@ async def test_a_caller_that_comes_while_a_list_is_read_waits_for_one_that_is_ne
     async def gate() -> None:
         nonlocal looks
         looks += 1
-        if looks == 2:  # the first list has been made up and is on its way
+        if looks == 2:  # The first list has been made and is on its way.
             asked.set()
             await go_on.wait()
 
@@ -132,7 +132,7 @@ async def test_a_caller_that_comes_while_a_list_is_read_waits_for_one_that_is_ne
 
 
 async def test_what_is_written_while_a_list_is_read_is_newer_than_the_list() -> None:
-    """An older state would be reported again, or acted upon."""
+    """Law: what is written while a list is read is newer than that list."""
     server = ObjectServer()
     server.put(CLUSTERS, custom("Cluster", "demo"))
     written: list[Json] = []
@@ -156,7 +156,7 @@ async def test_what_is_written_while_a_list_is_read_is_newer_than_the_list() -> 
 
 
 async def test_what_a_watch_shows_costs_no_list_and_never_replaces_what_is_newer() -> None:
-    """A change, an echo of a write, a late event, and the end of an object that has another one's name."""
+    """Law: an event of a watch costs no list and replaces nothing newer, whether it is a change, an echo, late, or an end."""
     server = ObjectServer()
     first = server.put(TOPICS, custom("Topic", "orders"))
     async with server.serving() as api:
@@ -184,7 +184,7 @@ async def test_what_a_watch_shows_costs_no_list_and_never_replaces_what_is_newer
 
 
 async def test_what_ends_while_a_list_is_read_does_not_come_back_with_it() -> None:
-    """The list may have been made up before."""
+    """Law: an object that ends while a list is read does not return with it."""
     server = ObjectServer()
     made = server.put(TOPICS, custom("Topic", "orders"))
     looks = 0
@@ -192,7 +192,7 @@ async def test_what_ends_while_a_list_is_read_does_not_come_back_with_it() -> No
     async def gate() -> None:
         nonlocal looks
         looks += 1
-        if looks == 2 + 2:  # the list of Topics, behind that of Clusters, is on its way
+        if looks == 2 + 2:  # The list of Topics, behind that of Clusters, is on its way.
             server.drop(TOPICS, NAMESPACE, "orders")
             end = {**made, "metadata": {**made["metadata"], "resourceVersion": "9"}}
             inventory.shown(TOPICS, end, gone=True)
@@ -207,7 +207,7 @@ async def test_what_ends_while_a_list_is_read_does_not_come_back_with_it() -> No
 
 
 def restore(server: ObjectServer, resource: Resource, found: Json, version: int) -> Json:
-    """Let an object be there as a snapshot of the API server's store has it, with its version of then."""
+    """Restore an object from a snapshot of the API server's store, with its old version."""
     server.put(resource, found)
     place = resource.path(found["metadata"]["namespace"], found["metadata"]["name"])
     meta = {**server.objects[place]["metadata"], "resourceVersion": str(version)}
@@ -217,9 +217,9 @@ def restore(server: ObjectServer, resource: Resource, found: Json, version: int)
 
 @pytest.mark.parametrize("way", ["list", "read"])
 async def test_a_store_that_was_restored_is_believed(way: str) -> None:
-    """Law: what the API server has now is carried out, though its versions are smaller than those of before.
+    """Law: after a restore of the API server's store its objects count, although their versions are smaller.
 
-    An edit, a deletion and an object that was deleted after the snapshot are known from then on as ever.
+    Later edits and deletions, and objects deleted after the snapshot, are seen as usual.
     """
     key = (NAMESPACE, "demo")
     server = ObjectServer()
@@ -261,7 +261,7 @@ async def test_a_store_that_was_restored_is_believed(way: str) -> None:
 
 
 async def test_a_cluster_that_is_made_again_is_the_one_that_is_known() -> None:
-    """In whatever order its watches and answers come: those of the former one are older."""
+    """Law: a Cluster that was created again is known, in whatever order watches and answers come."""
     server = ObjectServer()
     former = server.put(CLUSTERS, custom("Cluster", "demo", uid="former"))
     async with server.serving() as api:
@@ -274,7 +274,7 @@ async def test_a_cluster_that_is_made_again_is_the_one_that_is_known() -> None:
         inventory.shown(CLUSTERS, ended, gone=True)
         inventory.written(CLUSTERS, former)
         late = inventory.cluster((NAMESPACE, "demo"))
-        inventory.shown(CLUSTERS, made, gone=True)  # some servers send no other version
+        inventory.shown(CLUSTERS, made, gone=True)  # Some servers send no other version.
         gone = inventory.cluster((NAMESPACE, "demo"))
         server.drop(CLUSTERS, NAMESPACE, "demo")
         server.slow = _showing(inventory, server)
@@ -289,7 +289,7 @@ async def test_a_cluster_that_is_made_again_is_the_one_that_is_known() -> None:
 
 
 def _showing(inventory: Inventory, server: ObjectServer) -> Callable[[], Awaitable[None]]:
-    """Return what lets a watch show a new Cluster after an answer was made up, before it comes."""
+    """Return what lets a watch show a new Cluster after an answer was made, before it arrives."""
     calls = 0
 
     async def slow() -> None:
@@ -303,7 +303,7 @@ def _showing(inventory: Inventory, server: ObjectServer) -> Callable[[], Awaitab
 
 
 async def test_the_answer_to_a_write_does_not_bring_back_what_has_ended_since() -> None:
-    """The watch may be quicker than the answer; an object that is made again has another UID."""
+    """Law: a write's answer does not bring back an object that has ended since."""
     server = ObjectServer()
     made = server.put(TOPICS, custom("Topic", "orders"))
     async with server.serving() as api:
@@ -322,7 +322,7 @@ async def test_the_answer_to_a_write_does_not_bring_back_what_has_ended_since() 
 
 
 async def test_a_namespace_that_cannot_be_read_holds_no_other_up_and_keeps_what_is_known() -> None:
-    """Law: it may be gone, or not granted: what is known of it stays until it can be read, and others are read."""
+    """Law: a namespace that cannot be read does not stop others, and what is known of it stays."""
     server = ObjectServer()
     server.put(CLUSTERS, custom("Cluster", "here"))
     server.put(CLUSTERS, custom("Cluster", "there", namespace="other"))
@@ -349,7 +349,7 @@ async def test_a_namespace_that_cannot_be_read_holds_no_other_up_and_keeps_what_
 
 
 async def test_who_can_read_no_namespace_says_so() -> None:
-    """An operator without any rights must not look as one without any Clusters."""
+    """Law: an operator that can read no namespace says so."""
     server = ObjectServer()
     server.refused[OTHER] = (403, "not granted")
     async with server.serving() as api:

@@ -23,7 +23,7 @@ NODES = [NodeFacts(f"n{n}", internal=(f"10.0.0.{n}",), ready=True) for n in rang
 
 
 def services(made: Cluster, ingress: Json | None = None) -> dict[str, Json]:
-    """Return the Services as Kubernetes completes them: node ports from 31000 on, and what balancers say."""
+    """Return the Services as Kubernetes completes them: node ports from 31000 on, and balancers' addresses."""
     found: dict[str, Json] = {}
     for number, each in enumerate(listener_objects(made)):
         each["spec"]["ports"][0].setdefault("nodePort", 31_000 + number)
@@ -50,7 +50,7 @@ def host(address: str) -> str:
 
 
 def test_groups_are_spread_over_nodes_and_keep_their_ports() -> None:
-    """Each group has one node; name servers have three, because clients try the next."""
+    """Law: each broker group is published at one node, spread over nodes; name servers have three, because clients try the next."""
     view = see(cluster(groups=64, listeners=[PUBLIC]))
 
     found = view.addresses["public"]
@@ -63,7 +63,7 @@ def test_groups_are_spread_over_nodes_and_keep_their_ports() -> None:
 
 
 def test_only_groups_of_a_lost_node_get_another_address() -> None:
-    """Law: a published address stays while its node is ready, also when nodes come."""
+    """Law: a published address stays while its node is ready, also when nodes come; only a lost node's groups move."""
     made = cluster(groups=16, listeners=[PUBLIC])
     before = see(made).addresses
     lost = host(before["public"]["demo-3"])
@@ -77,7 +77,7 @@ def test_only_groups_of_a_lost_node_get_another_address() -> None:
 
 
 def test_external_addresses_come_before_internal_ones() -> None:
-    """A node without one is not published, for its address leads nowhere from outside."""
+    """Law: external node addresses come first; if there are any, a node without one is not published."""
     nodes = [
         NodeFacts("a", external=("203.0.113.1",), internal=("10.0.0.1",), ready=True),
         NodeFacts("b", internal=("10.0.0.2",), ready=True),
@@ -88,12 +88,12 @@ def test_external_addresses_come_before_internal_ones() -> None:
     assert ready_hosts(nodes[1:2]) == ["10.0.0.2"]
     # An address that may answer again is better than a refusal.
     assert ready_hosts(nodes[2:]) == ["203.0.113.3"]
-    # Or than one that leads nowhere from outside, and that clients would keep.
+    # It is also better than one that leads nowhere from outside and that clients would keep.
     assert ready_hosts(nodes[1:]) == ["203.0.113.3"]
 
 
 def test_a_given_host_is_published_in_place_of_what_is_found() -> None:
-    """No node is asked for."""
+    """Law: a host given in the manifest is published instead of node addresses."""
     made = cluster(
         listeners=[
             PUBLIC | {"advertisedHost": "mq.example.com"},
@@ -121,14 +121,14 @@ def test_a_given_host_is_published_in_place_of_what_is_found() -> None:
     ],
 )
 def test_a_balancer_says_its_own_address(ingress: Json, address: str) -> None:
-    """IPv6 stands in brackets."""
+    """Law: a balancer's own address is published; IPv6 is in brackets."""
     view = see(cluster(listeners=[BALANCED]), ingress=ingress)
 
     assert (view.addresses["lb"], view.bootstrap["lb"]) == ({"demo-0": address}, address)
 
 
 def test_what_has_no_address_yet_is_named_and_not_reported() -> None:
-    """Law: half an address is none."""
+    """Law: a missing address is named, and none is published meanwhile."""
     made = cluster(groups=2, listeners=[PUBLIC, BALANCED])
     view = see(made, [])
     nothing = outside_view(made, lambda *_: None, NODES, {})
@@ -148,7 +148,7 @@ def test_what_has_no_address_yet_is_named_and_not_reported() -> None:
 
 
 def test_a_node_shows_its_addresses_by_their_types() -> None:
-    """Dual-stack nodes name two of each type; the first is published."""
+    """Law: of a dual-stack node's addresses of one type the first is published."""
     found = {
         "metadata": {"name": "n"},
         "status": {
@@ -166,6 +166,6 @@ def test_a_node_shows_its_addresses_by_their_types() -> None:
 
 @pytest.mark.parametrize("text", ["", "[]", '{"public": 1}', "{", "[" * 4096])
 def test_a_config_map_that_somebody_broke_counts_as_empty(text: str) -> None:
-    """It is written again."""
+    """Law: a broken ConfigMap counts as empty and is written again."""
     assert published_addresses({"data": {"addresses.json": text}}) == {}
     assert published_addresses(None) == {}

@@ -1,4 +1,4 @@
-"""What refuses a pod that Kubernetes is to make, as a quota does, is said by whom the pod belongs to."""
+"""If Kubernetes cannot make a pod, because of a quota for example, the pod's owner says so."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -37,7 +37,7 @@ async def small(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SmallCluster]:
 
 
 def tell(server: ObjectServer, maker: Resource, name: str, text: str, at: str, **more: Any) -> None:
-    """Let a controller write an event about what is to make pods."""
+    """Let a controller write an event about an object whose pods it makes."""
     made = server.find(maker, NAMESPACE, name)
     assert made is not None, f"there is no {maker.kind} {name}"
     event: Json = {
@@ -63,7 +63,7 @@ async def ready(small: SmallCluster) -> tuple[str, str]:
 
 
 async def test_a_cluster_says_what_refuses_a_pod_of_it(small: SmallCluster) -> None:
-    """Law: as long as the pod is missing, in the API server's words; it is a person's to know."""
+    """Law: as long as a Cluster's pod is missing, its status has the API server's words."""
     lose_broker(small)
     tell(
         small.server,
@@ -89,7 +89,7 @@ async def test_a_cluster_says_what_refuses_a_pod_of_it(small: SmallCluster) -> N
 async def test_a_refusal_that_is_over_explains_no_missing_pod(
     small: SmallCluster, text: str, at: str, made_at: str
 ) -> None:
-    """Law: a pod that has been evicted is on its way back, whatever was refused before it was made."""
+    """Law: a refusal that is over does not explain a pod that was evicted later."""
     lose_broker(small)
     tell(small.server, STATEFUL_SETS, "demo-0", text, at)
     tell(small.server, STATEFUL_SETS, "demo-0", MADE, made_at, reason="SuccessfulCreate")
@@ -98,7 +98,7 @@ async def test_a_refusal_that_is_over_explains_no_missing_pod(
 
 
 async def test_events_are_read_only_while_a_pod_is_missing(small: SmallCluster) -> None:
-    """Law: a Cluster whose pods are there asks nothing for this; and one that may not ask goes on."""
+    """Law: events are read only while a pod is missing; without the right to read them the Cluster goes on."""
     small.server.asked.clear()
     await ready(small)
     assert not any(path.endswith("/events") for _, path, *_ in small.server.asked)
@@ -112,7 +112,7 @@ async def test_events_are_read_only_while_a_pod_is_missing(small: SmallCluster) 
 async def test_a_pipeline_says_what_refuses_its_driver(
     monkeypatch: pytest.MonkeyPatch, spec: Json
 ) -> None:
-    """Law: a driver that cannot be made is not said to be on its way."""
+    """Law: a Pipeline whose driver cannot be made says why."""
     async with one_pipeline(monkeypatch) as world:
         world.want(**spec)
         await world.settle()
@@ -133,7 +133,7 @@ async def test_a_pipeline_says_what_refuses_its_driver(
 
 
 async def test_a_backup_says_what_refuses_its_pod(small: SmallCluster) -> None:
-    """Law: a Job without a pod does not run, and who waits for the backup knows why."""
+    """Law: a Backup whose Job has no pod says why."""
     destination = {"pvc": {"claimName": "backups"}}
     small.server.put(
         BACKUPS,

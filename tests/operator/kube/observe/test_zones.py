@@ -1,4 +1,4 @@
-"""Zones of nodes and of the pods on them."""
+"""The zones of nodes and of the pods on them."""
 
 import pytest
 
@@ -12,7 +12,7 @@ def _node(name: str, zone: str | None) -> Json:
 
 
 def test_a_consumer_is_in_the_zone_of_its_pods_node() -> None:
-    """By the address of its connection; a client that is no pod, or is on a node without a zone, has none."""
+    """Law: a consumer's zone is that of its pod's node, found by the address; other clients have none."""
     zones = Zones({"10.0.0.1:5": "one", "10.0.0.2:5": "two"}.get)  # type: ignore[arg-type]  # only known addresses are asked
     zones.node_shown(_node("one", "west"), gone=False)
     zones.node_shown(_node("two", None), gone=False)
@@ -21,7 +21,7 @@ def test_a_consumer_is_in_the_zone_of_its_pods_node() -> None:
 
 
 def test_a_node_that_is_gone_or_loses_its_label_is_in_no_zone() -> None:
-    """A zone that is not known decides nothing."""
+    """Law: a node that is gone or lost its label is in no zone."""
     zones = Zones(lambda _: "")
     for gone, zone in ((True, "west"), (False, None)):
         zones.node_shown(_node("one", "west"), gone=False)
@@ -31,7 +31,7 @@ def test_a_node_that_is_gone_or_loses_its_label_is_in_no_zone() -> None:
 
 
 def test_a_node_that_was_never_shown_is_no_node_without_a_zone() -> None:
-    """Leaders are not balanced over zones of which nobody knows anything yet."""
+    """Law: a node that was never shown is unknown, not without a zone, so leaders are not balanced yet."""
     zones = Zones(lambda _: "")
     assert zones.label("one", ZONE) is None
 
@@ -44,7 +44,7 @@ def test_a_node_that_was_never_shown_is_no_node_without_a_zone() -> None:
 async def test_the_place_of_a_replica_is_known_when_its_node_is(
     monkeypatch: pytest.MonkeyPatch, zone: str | None, domains: tuple[str, ...]
 ) -> None:
-    """Law: no leader moves while a place is not known; a new operator has seen no node yet."""
+    """Law: a replica's place is known only if its node is, and no leader moves before."""
     async with small_cluster(monkeypatch.setattr, label_of=lambda node, key: zone) as small:
         for _ in range(2):
             await small.reconciler.reconcile(KEY)

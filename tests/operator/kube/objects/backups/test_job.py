@@ -1,4 +1,4 @@
-"""Jobs of backups: no rights, bounded attempts, credentials by name, and the Cluster's own access."""
+"""Jobs of backups: no rights, limited attempts, credentials by name, and the Cluster's own access."""
 
 from typing import Any
 
@@ -58,7 +58,7 @@ def variables(container: Json) -> dict[str, Any]:
 
 
 def test_a_job_has_no_rights_and_ends() -> None:
-    """Law: no token, no root, nothing that is written beside its volumes; some attempts, a day at most."""
+    """Law: a Job has no token, no root and no writable place but its volumes, and ends after some attempts or a day."""
     shop = cluster()
     environment = ToolEnvironment(IMAGE, "IfNotPresent", shop)
     destination = Destination.model_validate(BUCKET)
@@ -81,7 +81,7 @@ def test_a_job_has_no_rights_and_ends() -> None:
 
 
 def test_a_job_that_fills_the_disk_of_its_node_ends() -> None:
-    """Law: the kubelet evicts it as a drain does, so evictions count where it writes to that disk."""
+    """Law: a Job that fills its node's disk is evicted, as in a drain; so evictions count as failures where it writes there."""
     shop = cluster()
     around = ToolEnvironment(IMAGE, "IfNotPresent", shop)
 
@@ -96,7 +96,7 @@ def test_a_job_that_fills_the_disk_of_its_node_ends() -> None:
 
 
 def test_a_backup_may_take_as_long_as_it_says() -> None:
-    """Law: days, for what is read at a bounded rate; what deletes it ends within one."""
+    """Law: a Backup's Job may run as long as its spec says; a deletion ends within a day."""
     environment = ToolEnvironment(IMAGE, "IfNotPresent", cluster())
     large = backup(deadline="60h")
     jobs = (
@@ -108,7 +108,7 @@ def test_a_backup_may_take_as_long_as_it_says() -> None:
 
 
 def test_the_longest_deadline_is_one_that_the_job_controller_can_count() -> None:
-    """It counts in nanoseconds of 64 bits: beyond 292 years a Job would be over when it begins."""
+    """Law: the longest deadline fits into 64-bit nanoseconds, in which the Job controller counts."""
     endless = backup(deadline="9999999h")
     made = creation_job(endless, cluster(), GROUPS, ToolEnvironment(IMAGE, "IfNotPresent"))
 
@@ -116,7 +116,7 @@ def test_the_longest_deadline_is_one_that_the_job_controller_can_count() -> None
 
 
 def test_jobs_of_two_backups_have_two_names() -> None:
-    """Law: a Job outlives its Backup, so another one of the name, however long that is, has other Jobs."""
+    """Law: Jobs of two Backups have different names, also if the Backups had the same name."""
     name, uid = "n" * 53, "6f1ed0c4-2f0a-4a7e-9d8c-000000000001"
     every = [
         backup().model_copy(update={"metadata": ObjectMeta(name=name, namespace="shop", uid=each)})
@@ -129,7 +129,7 @@ def test_jobs_of_two_backups_have_two_names() -> None:
 
 
 def test_a_claim_is_mounted_and_a_bucket_is_named() -> None:
-    """Law: credentials reach the container by the name of a Secret; the operator never reads them."""
+    """Law: credentials reach the container by the name of a Secret, which the operator never reads."""
     shop = cluster()
     environment = ToolEnvironment(IMAGE, "IfNotPresent", shop)
     pod, container = made(creation_job(backup(), shop, GROUPS, environment))
@@ -149,7 +149,7 @@ def test_a_claim_is_mounted_and_a_bucket_is_named() -> None:
 
 
 def test_only_who_makes_a_backup_has_the_clusters_account() -> None:
-    """Law: who deletes or looks reaches the store alone."""
+    """Law: only the Job that makes a backup has the Cluster's account; others reach the store alone."""
     shop = cluster(tls={"mode": "Enforcing", "secretName": "demo-tls"})
     environment = ToolEnvironment(IMAGE, "IfNotPresent", shop)
     _, maker = made(creation_job(backup(), shop, GROUPS, environment))
@@ -167,7 +167,7 @@ def test_only_who_makes_a_backup_has_the_clusters_account() -> None:
 
 
 def test_what_is_in_a_claim_is_for_its_group() -> None:
-    """Law: pods of another user of the volume's group read and delete it; a bucket has no modes."""
+    """Law: files in a claim are readable for its group, so that pods of other users can restore and delete them."""
     shop = cluster()
     environment = ToolEnvironment(IMAGE, "IfNotPresent", shop)
     claim, bucket = (
@@ -200,7 +200,7 @@ def test_scratch_and_verification_are_as_wanted() -> None:
 def test_the_program_of_an_earlier_image_makes_a_backup_without_verification(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Law: it is given no option that it lacks; the program of today, which verifies by itself, reads a variable."""
+    """Law: an older image gets no option that it lacks; the present one verifies by a variable."""
     environment = ToolEnvironment(IMAGE, "IfNotPresent", cluster())
     _, plain = made(creation_job(backup(verify=False), cluster(), GROUPS, environment))
     command = plain["command"][plain["command"].index("create") + 1 :]
@@ -213,7 +213,7 @@ def test_the_program_of_an_earlier_image_makes_a_backup_without_verification(
 
 
 def test_a_backup_has_the_groups_that_the_operator_knows() -> None:
-    """Law: who makes a backup is given all broker groups; the name server alone may not know all of them."""
+    """Law: a backup gets the broker groups from the operator, because name servers may not know all."""
     shop = cluster()
     environment = ToolEnvironment(IMAGE, "IfNotPresent", shop)
     command = made(creation_job(backup(), shop, GROUPS, environment))[1]["command"]

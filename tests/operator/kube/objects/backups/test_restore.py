@@ -1,4 +1,4 @@
-"""The pods that restore: those of brokers in everything that places them, and no broker in them."""
+"""The pods that restore: placed like brokers, but with no broker in them."""
 
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.backups.restore import RESTORING, Restore, is_restoring
@@ -15,7 +15,7 @@ PLACED = ("affinity", "topologySpreadConstraints", "tolerations", "nodeSelector"
 
 
 def test_they_stand_where_brokers_will_and_run_none() -> None:
-    """Law: same volumes, nodes and labels; each restores its own settings' replica, from the same backup."""
+    """Law: they have the brokers' volumes, nodes and labels, and each restores its own replica from the same backup."""
     shop = cluster(groups=2, placement={"antiAffinity": "Required"})
     serving = group_set(shop, "demo-1", environment(shop))
     restore = Restore(CLAIM, ID, shop.group_names)
@@ -37,7 +37,7 @@ def test_they_stand_where_brokers_will_and_run_none() -> None:
         *("--settings", f"/etc/orderlymq/$(POD_NAME).{form}.json", "--groups", "demo-0,demo-1"),
         *("--resume", "--report", "/dev/termination-log"),
     ]
-    # A replica that is restored keeps the backup for those that are not: it stays in the place meanwhile.
+    # A restored replica keeps the backup for those that are not restored yet.
     assert own["command"][3:] == ["hold", "--from", "/backups/demo", "--id", ID]
     assert (own["env"], own["volumeMounts"]) == (init["env"], init["volumeMounts"])
     assert "/backups" in {each["mountPath"] for each in own["volumeMounts"]}
@@ -46,7 +46,7 @@ def test_they_stand_where_brokers_will_and_run_none() -> None:
 
 
 def test_a_variable_of_the_template_gives_way_to_that_of_the_backups() -> None:
-    """The API server takes no container in which one is twice; the store's tools need theirs."""
+    """Law: a variable of the pod template gives way to the backup's; the API server refuses a variable that is there twice."""
     shop = cluster(podTemplate={"env": [{"name": "AWS_REGION", "value": "mine"}, {"name": "TZ"}]})
     restore = Restore(STORE, ID, shop.group_names)
     made = group_set(shop, "demo-0", environment(shop, restoring=restore))

@@ -39,7 +39,7 @@ class World:
     backups: BackupReconciler
 
     def begin_again(self) -> None:
-        """Let the operator be another process."""
+        """Restart the operator as another process."""
         self.inventory = Inventory(self.api, (NAMESPACE,))
         self.backups = _backups(self.api, self.inventory)
 
@@ -49,7 +49,7 @@ class World:
         self.inventory.invalidate()
 
     def put_deleted(self, at: str = "2026-01-01T00:00:00Z") -> None:
-        """Store a complete Backup that somebody deleted at *at*, and whose data is to go first."""
+        """Store a complete Backup that was deleted at *at* and whose data is deleted first."""
         self.put(
             "monday",
             spec={"deletionPolicy": "Delete"},

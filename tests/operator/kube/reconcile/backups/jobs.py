@@ -1,4 +1,4 @@
-"""Jobs of `orderlymq backup` as Kubernetes ends them, and what their pods say."""
+"""Jobs of `orderlymq backup` as Kubernetes ends them, and the reports of their pods."""
 
 import json
 from typing import Any
@@ -11,7 +11,7 @@ ID = "20260101T000000000Z-00000000"
 
 
 def report(**change: Any) -> Json:
-    """Return the report of a pod that has made or found a backup."""
+    """Return the report of a pod that made or found a backup."""
     return {
         "id": ID,
         "cluster": "demo",
@@ -36,9 +36,9 @@ def end_job(
     failed: int = 0,
     injected: tuple[Json, ...] = (),
 ) -> None:
-    """Let a Job end: with a report it is complete, with a text or an error it has failed.
+    """End a Job: with a report it is complete, with a text or an error it has failed.
 
-    *injected* are statuses of containers that stand before its own.
+    *injected* are statuses of containers before its own.
     """
     job = server.find(JOBS, NAMESPACE, name)
     assert job is not None, f"there is no Job {name}"
@@ -70,7 +70,7 @@ def end_job(
 
 
 def lack_image(server: ObjectServer, name: str) -> None:
-    """Let the pod of a Job wait for an image that cannot be pulled."""
+    """Let a Job's pod wait for an image that cannot be pulled."""
     job = server.find(JOBS, NAMESPACE, name)
     assert job is not None, f"there is no Job {name}"
     waiting = {"waiting": {"reason": "ImagePullBackOff"}}
@@ -88,7 +88,7 @@ def lack_image(server: ObjectServer, name: str) -> None:
 
 
 def image_of(server: ObjectServer, name: str) -> str:
-    """Return the image of a Job's pods; empty where there is no such Job."""
+    """Return the image of a Job's pods; empty if there is no such Job."""
     job = server.find(JOBS, NAMESPACE, name)
     return job["spec"]["template"]["spec"]["containers"][0]["image"] if job is not None else ""
 

@@ -1,4 +1,4 @@
-"""Reconciles of Backups against a small API server: Jobs are made, heard and not made again."""
+"""Reconciles of Backups with a small API server: Jobs are made once, and their reports are read."""
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
@@ -41,7 +41,7 @@ async def world() -> AsyncIterator[World]:
 
 
 async def test_a_backup_is_made_once_and_reported(world: World) -> None:
-    """Law: its Job is made once; when that has ended the status says what is stored, also without the Job."""
+    """Law: a Backup's Job is made once; when it has ended the status has its report, also without the Job."""
     world.put("monday")
     for _ in range(3):
         await world.look("monday")
@@ -64,7 +64,7 @@ async def test_a_backup_is_made_once_and_reported(world: World) -> None:
 
 
 async def test_the_report_is_that_of_the_container_that_backs_up(world: World) -> None:
-    """Law: another one whose name sorts before it, and that ended as well, says nothing."""
+    """Law: only the backup container's report counts, not that of another container."""
     agent = {"name": "agent", "state": {"terminated": {"exitCode": 0, "reason": "Completed"}}}
     world.put("monday")
     for _ in range(2):
@@ -91,7 +91,7 @@ async def test_the_report_is_that_of_the_container_that_backs_up(world: World) -
 async def test_a_job_that_the_api_server_refuses_is_reported(
     world: World, status: int, text: str, reason: str
 ) -> None:
-    """Law: a quota is a person's to know, and no missing right; the Backup is made when it is gone."""
+    """Law: a Job refused because of a quota is reported; the Backup goes on when that is gone."""
     world.put("monday")
     world.server.refused[JOBS.path(NAMESPACE)] = (status, text)
     with pytest.raises(ApiError, match="jobs is"):
@@ -105,14 +105,14 @@ async def test_a_job_that_the_api_server_refuses_is_reported(
 
 
 async def again(world: World, name: str, times: int) -> tuple[list[float | None], int]:
-    """Make reconciles that a timer makes; return when each next one is due, and how many lists they read."""
+    """Reconcile repeatedly by a timer; return when each next one is due, and how many lists were read."""
     world.server.asked.clear()
     due = [await world.backups.reconcile((NAMESPACE, name)) for _ in range(times)]
     return due, sum(method == "GET" for method, *_ in world.server.asked)
 
 
 async def test_backups_that_wait_ask_the_api_server_for_nothing(world: World) -> None:
-    """Law: however many wait for a Cluster that does not serve, and each begins when it serves."""
+    """Law: Backups that wait for their Cluster send no requests, and each begins when the Cluster serves."""
     world.server.put(CLUSTERS, custom("Cluster", "demo", status={"observedGeneration": 1}))
     names = [f"backup-{number}" for number in range(3)]
     for name in names:
@@ -134,7 +134,7 @@ async def test_backups_that_wait_ask_the_api_server_for_nothing(world: World) ->
 async def test_a_backup_of_a_cluster_with_an_open_edit_is_looked_at_ever_more_rarely(
     world: World,
 ) -> None:
-    """Law: what its StatefulSets say is read for it, and a person may take a day to confirm the edit."""
+    """Law: a Backup that waits for a Cluster's open edit is looked at less and less often."""
     world.server.put(CLUSTERS, custom("Cluster", "demo", status={}))
     world.put("monday")
     await world.look("monday")
@@ -145,7 +145,7 @@ async def test_a_backup_of_a_cluster_with_an_open_edit_is_looked_at_ever_more_ra
 
 
 async def test_a_job_that_was_made_before_the_operator_ended_is_found(world: World) -> None:
-    """Law: its status says that the Backup waits; another process sees the Job and makes no other."""
+    """Law: after a restart the operator finds the Job and makes no other."""
     world.put("monday")
     await world.look("monday")
     found = world.server.find(BACKUPS, NAMESPACE, "monday")
@@ -159,7 +159,7 @@ async def test_a_job_that_was_made_before_the_operator_ended_is_found(world: Wor
 
 
 async def test_a_backup_that_runs_for_hours_is_looked_at_ever_more_rarely(world: World) -> None:
-    """Law: until its pod says a word; the Job says so a moment later."""
+    """Law: a long Backup is looked at less and less often; its Job's end is noticed immediately."""
     world.put("monday")
     await world.look("monday")
     due, _ = await again(world, "monday", 20)
@@ -177,7 +177,7 @@ async def test_a_backup_that_runs_for_hours_is_looked_at_ever_more_rarely(world:
 
 
 async def test_nothing_is_stored_for_a_backup_without_its_finalizer(world: World) -> None:
-    """Law: somebody deletes one that has changed since it was read, and what its Job stores would stay for ever."""
+    """Law: without its finalizer no Job is made, because its data would stay after a deletion."""
     world.put("monday", spec={"deletionPolicy": "Delete"})
 
     async def change() -> None:
@@ -195,7 +195,7 @@ async def test_nothing_is_stored_for_a_backup_without_its_finalizer(world: World
 
 
 async def test_one_of_a_cluster_runs_at_a_time(world: World) -> None:
-    """Law: the oldest first, and one whose Cluster does not serve costs no attempt."""
+    """Law: one Backup of a Cluster runs at a time, the oldest first; one whose Cluster does not serve costs no attempt."""
     world.put("second", creationTimestamp="2026-01-02T00:00:00Z")
     world.put("first")
     world.put("stray", spec={"clusterRef": {"name": "other"}})
@@ -226,7 +226,7 @@ async def test_one_of_a_cluster_runs_at_a_time(world: World) -> None:
 async def test_a_backup_has_every_group_that_stands(
     world: World, wanted: int, standing: list[str], expected: str | None
 ) -> None:
-    """Law: a group that is to go holds messages until it has gone; one that is wanted is waited for."""
+    """Law: a Backup covers every existing broker group, also one to be removed, and waits for a wanted one."""
     status = {**SERVES, "groups": [{"name": name, "draining": False} for name in standing]}
     world.server.put(CLUSTERS, custom("Cluster", "demo", spec={"groups": wanted}, status=status))
     world.put("monday")
@@ -241,7 +241,7 @@ async def test_a_backup_has_every_group_that_stands(
 
 
 async def test_a_backup_waits_for_a_spec_that_can_be_used(world: World) -> None:
-    """Law: it says so, and not that it runs."""
+    """Law: a Backup of a Cluster with an unusable spec waits and says so."""
     spec = {"retention": {"time": "never"}}
     world.server.put(CLUSTERS, custom("Cluster", "demo", spec=spec, status=SERVES))
     world.put("monday")
@@ -254,7 +254,7 @@ async def test_a_backup_waits_for_a_spec_that_can_be_used(world: World) -> None:
 
 
 async def test_only_what_a_person_can_cure_is_a_warning(world: World) -> None:
-    """Law: that a Backup waits, runs and completes are Normal events; that it fails is a Warning."""
+    """Law: waiting, running and completing are Normal events; a failure is a Warning."""
     pending = {"conditions": [{"type": "Ready", "status": "Unknown", "reason": "Pending"}]}
     for name, day in (("first", 1), ("second", 2)):
         world.put(name, creationTimestamp=f"2026-01-0{day}T00:00:00Z", status=pending)
@@ -280,7 +280,7 @@ async def test_only_what_a_person_can_cure_is_a_warning(world: World) -> None:
 
 
 async def test_a_job_of_a_former_backup_of_the_name_is_not_believed(world: World) -> None:
-    """Law: what counts is of this very object."""
+    """Law: a Job of a former Backup with the same name does not count."""
     world.put("monday")
     await world.look("monday")
     end_job(world.server, "monday-uid-shop-backup", report())
@@ -295,7 +295,7 @@ async def test_a_job_of_a_former_backup_of_the_name_is_not_believed(world: World
 async def test_a_job_without_its_image_is_made_again_with_another_one(
     world: World, end: str
 ) -> None:
-    """Law: only then, and only while its pod lacks the image: what runs is not ended for a change of the Cluster."""
+    """Law: a Job is made again with another image only while its pod lacks the image."""
     job = f"monday-uid-shop-{end}"
     facts: Json = {"spec": {"deletionPolicy": "Delete"}}
     if end == "delete":
