@@ -1,4 +1,4 @@
-"""The chart's rights, and which right a request to the API server needs."""
+"""The chart's rights, and the right that a request to the API server needs."""
 
 from functools import cache
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Final
 import yaml
 
 FOLDER: Final = Path(__file__).parents[3] / "charts" / "orderlymq" / "files" / "rights"
-# A verb on a resource of an API group, as RBAC writes them.
+# A verb on a resource of an API group, as in RBAC.
 Right = tuple[str, str, str]
 OPERATOR: Final = ("namespace", "cluster", "lease", "sparkapplications")
 _VERBS: Final = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
@@ -37,7 +37,7 @@ def _rules(name: str) -> list[dict[str, list[str]]]:
 
 
 def granted() -> set[Right]:
-    """Return what the operator may do itself, with everything switched on."""
+    """Return the operator's own rights, with every option of the chart switched on."""
     return set().union(*(of_file(name) for name in OPERATOR))
 
 

@@ -1,4 +1,4 @@
-"""A Cluster of one replica and one name server that runs and is Ready: its objects, and processes that answer for it."""
+"""A running, Ready Cluster of one replica and one name server: its objects, and processes that answer."""
 
 import json
 from collections.abc import AsyncIterator, Callable
@@ -29,7 +29,7 @@ from tests.operator.scripted import Answer, Scripted, serving
 KEY = (NAMESPACE, "demo")
 HOST = "127.0.0.1"
 DEFAULTS = Defaults(IMAGE, "IfNotPresent")
-# Its pods run from the beginning, so they were made without certificates.
+# Its pods run from the beginning, so they have no certificates.
 _SPEC = {
     "replicasPerGroup": 1,
     "nameServers": {"replicas": 1},
@@ -40,12 +40,12 @@ _STATUS = {"role": "leader", "term": 1, "leader": 1, "voters": [1]}
 
 @dataclass
 class SmallCluster:
-    """The Cluster `demo` and who looks after it.
+    """The Cluster `demo` and its operator.
 
     Attributes:
         now: seconds of the operator's clock; only tests move it.
         configured: the settings that the broker was asked to change.
-        scripted: answers for broker and name server, and keeps what was asked.
+        scripted: answers for broker and name server, and keeps the requests.
     """
 
     server: ObjectServer
@@ -58,7 +58,7 @@ class SmallCluster:
     scripted: Scripted
 
     def serve(self, **facts: Any) -> None:
-        """Let the broker say more of itself from now on."""
+        """Let the broker's status page say more from now on."""
         self.status.update(facts)
 
     def shown(self, resource: Resource, found: Json, *, gone: bool) -> bool:
@@ -94,7 +94,7 @@ class SmallCluster:
         return condition
 
     async def lists(self) -> tuple[float | None, int]:
-        """Make a pass; return when the next is due, and how many lists it read."""
+        """Make a pass; return when the next one is due, and how many lists it read."""
         self.server.asked.clear()
         delay_s = await self.reconciler.reconcile(KEY)
         read = [path for method, path, *_ in self.server.asked if method == "GET"]
@@ -152,7 +152,7 @@ _ANSWERS: dict[int, Answer] = {
         b'{"subscriptionGroupTable": {}, "dataVersion": {}}'
     ),
     RequestCode.ORDERLYMQ_QUEUE_EXPANSION: _says(b'{"topics": []}'),
-    RequestCode.UPDATE_AND_CREATE_TOPIC: _says(b""),  # of which its tables never say anything
+    RequestCode.UPDATE_AND_CREATE_TOPIC: _says(b""),  # About which its tables never say anything.
     RequestCode.GET_KVLIST_BY_NAMESPACE: _says(b"", ResponseCode.QUERY_NOT_FOUND),
     RequestCode.GET_BROKER_CLUSTER_INFO: _says(
         b'{"brokerAddrTable": {"demo-0": {"cluster": "demo", "brokerName": "demo-0", "brokerAddrs": {}}}, '
@@ -169,7 +169,7 @@ async def small_cluster(
     label_of: Callable[[str, str], str | None] = lambda node, key: "",
     **spec: Any,
 ) -> AsyncIterator[SmallCluster]:
-    """Let the Cluster run; *patch* sets the ports on which its processes are asked for, *spec* adds to its own."""
+    """Let the Cluster run; *patch* sets its processes' ports, *spec* adds to its spec."""
 
     told = dict(_STATUS)
     configured: list[bytes] = []

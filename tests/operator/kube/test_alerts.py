@@ -1,4 +1,4 @@
-"""The alerts of the chart, evaluated over the series of an outage: pods that are gone report nothing of themselves."""
+"""The chart's alerts, evaluated over the series of outages; pods that are gone report nothing themselves."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -40,7 +40,7 @@ def _labels(**labels: str) -> Labels:
 def _operator(
     metrics: OperatorMetrics, namespace: str = "ops", pod: str = "operator"
 ) -> dict[str, Vector]:
-    """Return what Prometheus keeps of an operator's page, whose own labels it honours."""
+    """Return the series that Prometheus keeps of an operator's page, with the page's own labels."""
     found: dict[str, Vector] = {}
     for family in text_string_to_metric_families(generate_latest(metrics.registry).decode()):
         for sample in family.samples:
@@ -50,7 +50,7 @@ def _operator(
 
 
 def _brokers(serving: list[int]) -> dict[str, Vector]:
-    """Return what it keeps of brokers that are asked: whether each serves."""
+    """Return the series of brokers: whether each one serves."""
     series = {
         _labels(**_GROUP, pod=f"demo-0-{index}"): float(value)
         for index, value in enumerate(serving)
@@ -74,7 +74,7 @@ def _firing(*series: dict[str, Vector]) -> set[str]:
 
 @pytest.fixture
 def metrics() -> OperatorMetrics:
-    """An operator that leads and finds three replicas well."""
+    """The metrics of an operator that leads and finds three replicas well."""
     made = OperatorMetrics()
     made.set_leading(leads=True)
     _sees(made, 3, leader=1)
@@ -82,7 +82,7 @@ def metrics() -> OperatorMetrics:
 
 
 def test_nothing_fires_while_all_is_well(metrics: OperatorMetrics) -> None:
-    """Nor when the operator alone does not see the leader that the brokers see."""
+    """Law: no alert fires while all is well, nor if only the operator misses the leader that brokers see."""
     assert _firing(_operator(metrics), _brokers([0, 1, 0])) == set()
 
     _sees(metrics, 3, leader=None)
@@ -90,7 +90,7 @@ def test_nothing_fires_while_all_is_well(metrics: OperatorMetrics) -> None:
 
 
 def test_a_total_outage_is_loud(metrics: OperatorMetrics) -> None:
-    """No pod is left to report anything; the operator reports it, with the labels of the group."""
+    """Law: a total outage of brokers fires an alert from the operator's metrics, with the group's labels."""
     _sees(metrics, 0, leader=None)
     series = _operator(metrics)
 
@@ -107,12 +107,12 @@ def test_a_total_outage_is_loud(metrics: OperatorMetrics) -> None:
 
 
 def test_an_outage_of_everything_is_loud() -> None:
-    """The operator is gone, too: the last alert is that nobody says that he leads."""
+    """Law: if the operator is gone too, the alert that no operator leads fires."""
     assert _firing() == {"OrderlyMQNoOperatorLeads"}
 
 
 def test_a_late_reconcile_of_who_leads_no_more_silences_no_alert(metrics: OperatorMetrics) -> None:
-    """It was cut from the API server, and the last answer of its brokers came when another one led."""
+    """Law: an operator that lost its lease silences no alert with a late, old answer of its brokers."""
     metrics.set_leading(leads=False)
     _sees(metrics, 3, leader=1)
     second = OperatorMetrics()
@@ -127,7 +127,7 @@ def test_a_late_reconcile_of_who_leads_no_more_silences_no_alert(metrics: Operat
 def test_an_operator_that_leads_elsewhere_does_not_stand_for_that_of_a_release(
     metrics: OperatorMetrics,
 ) -> None:
-    """Each release has its alert; others of a machine-wide Prometheus keep none silent."""
+    """Law: each release has its own alert; an operator of another release does not silence it."""
     assert _firing(_operator(metrics, "elsewhere"), _brokers([1])) == {"OrderlyMQNoOperatorLeads"}
     standby = OperatorMetrics()
     standby.set_leading(leads=False)
@@ -143,7 +143,7 @@ def test_an_operator_that_leads_elsewhere_does_not_stand_for_that_of_a_release(
     ],
 )
 def test_a_replica_that_begins_empty_is_no_event_of_its_group(name: str, metric: str) -> None:
-    """It shows 0 until it has what the others have; what grows for all of them is reported."""
+    """Law: a replica that starts empty (its counters show 0) is no event; growth in the whole group is."""
 
     def at(time_s: float, *, grows: bool) -> dict[str, Vector]:
         told = 57.0 + (time_s // 60 if grows else 0)
@@ -158,12 +158,12 @@ def test_a_replica_that_begins_empty_is_no_event_of_its_group(name: str, metric:
 
 
 def test_a_group_that_lost_its_leader_is_reported_by_its_brokers_alone() -> None:
-    """The alert fires where no operator runs."""
+    """Law: a group without a leader is reported from its brokers' metrics, without an operator."""
     assert "OrderlyMQGroupWithoutLeader" in _firing(_brokers([0, 0]))
 
 
 def test_one_replica_that_is_missing_is_reported(metrics: OperatorMetrics) -> None:
-    """However long it has been missing."""
+    """Law: one missing replica is reported, however long it is missing."""
     _sees(metrics, 2, leader=1)
 
     assert _firing(_operator(metrics), _brokers([1, 0])) == {
@@ -173,7 +173,7 @@ def test_one_replica_that_is_missing_is_reported(metrics: OperatorMetrics) -> No
 
 
 def test_brokers_that_nobody_scrapes_are_reported(metrics: OperatorMetrics) -> None:
-    """They are well, and every alert about their queues is silent for want of metrics."""
+    """Law: brokers that nobody scrapes are reported, because all alerts about their queues are silent."""
     series = _operator(metrics)
 
     assert _firing(series) == {"OrderlyMQClusterNotScraped"}
@@ -182,7 +182,7 @@ def test_brokers_that_nobody_scrapes_are_reported(metrics: OperatorMetrics) -> N
 
 
 def test_who_looks_after_nothing_reports_nothing(metrics: OperatorMetrics) -> None:
-    """A Cluster that was deleted is no outage, nor one that another operator looks after now."""
+    """Law: a deleted Cluster, or one that another operator has taken over, is no outage."""
     _sees(metrics, 0, leader=None)
     metrics.set_groups(_CLUSTER, {}, [], 3)
     metrics.set_ready(_CLUSTER, ready=True)
@@ -197,7 +197,7 @@ def test_who_looks_after_nothing_reports_nothing(metrics: OperatorMetrics) -> No
 
 
 def test_certificates_that_end_soon_are_reported_once_per_group(metrics: OperatorMetrics) -> None:
-    """From five sixths of their life on, until pods run with newer ones or the Cluster is gone."""
+    """Law: certificates past five sixths of their life are reported once per group, until newer ones run or the Cluster is gone."""
     begins = datetime(2026, 1, 1, tzinfo=UTC)
     made = CertificateSet(1, 1, frozenset({1}), begins, begins + timedelta(days=360))
     newer = CertificateSet(2, 1, frozenset({1}), made.ends, made.ends + timedelta(days=360))
@@ -232,7 +232,7 @@ def _firing_orders(*series: dict[str, Vector]) -> set[str]:
 
 
 def _canary(verdict: str) -> dict[str, Vector]:
-    """Return what Prometheus keeps of a canary's page."""
+    """Return the series of a canary's page."""
     rows: Vector = {
         _labels(
             namespace="shop", orderlymq_io_cluster="demo", pod="demo-canary", status=status
@@ -243,7 +243,7 @@ def _canary(verdict: str) -> dict[str, Vector]:
 
 
 def test_a_canary_that_is_gone_is_reported(metrics: OperatorMetrics) -> None:
-    """Law: it reports nothing of itself; the operator does, once, and nothing where no canary is wanted."""
+    """Law: a missing canary is reported once, by the operator's metrics, and only where a canary is wanted."""
     metrics.set_order(_CLUSTER, "Unknown")
     silent = _operator(metrics)
     found = evaluate(_ALERTS["OrderlyMQOrderNotVerified"], {**silent, **_canary("Unknown")})
@@ -265,7 +265,7 @@ def test_a_canary_that_is_gone_is_reported(metrics: OperatorMetrics) -> None:
 
 
 def test_a_schedule_without_backups_is_reported(metrics: OperatorMetrics) -> None:
-    """Law: until its next Backup is complete; one that is suspended, or gone, or another operator's, is no trouble."""
+    """Law: a schedule without recent Backups is reported until the next complete one; not if suspended, gone or another operator's."""
     night, other = ("shop", "nightly"), ("shop", "weekly")
     metrics.set_schedule(other, "True", "Scheduled")
 
@@ -304,7 +304,7 @@ def test_a_schedule_without_backups_is_reported(metrics: OperatorMetrics) -> Non
 def test_every_objective_that_is_allowed_has_a_budget_that_can_burn(
     objective: float, bad: float, *, fires: bool
 ) -> None:
-    """Law: an alert that cannot fire when every message fails says nothing."""
+    """Law: for every allowed objective the burn alert can fire; it must fire if every message fails."""
 
     def at(time_s: float) -> dict[str, Vector]:
         cluster = {"namespace": "shop", "orderlymq_io_cluster": "demo"}
@@ -325,7 +325,7 @@ def test_every_objective_that_is_allowed_has_a_budget_that_can_burn(
 def test_an_operator_is_stale_when_it_missed_rounds_at_any_interval(
     metrics: OperatorMetrics, interval_s: float
 ) -> None:
-    """Between two rounds nothing is wrong, however far apart the values of the chart put them."""
+    """Law: an operator counts as stale by missed rounds, whatever the chart's interval is."""
     metrics.last_resync.set(1_000.0)
     metrics.resync_limit.set(Health(interval_s).stale_s)
 
@@ -342,7 +342,7 @@ def test_an_operator_is_stale_when_it_missed_rounds_at_any_interval(
 
 @pytest.mark.parametrize("name", _ALERTS)
 def test_an_alert_asks_how_much_only_what_never_falls_has_grown(name: str) -> None:
-    """An alert on a total itself would never end, and each fall of a gauge would count as a restart."""
+    """Law: an alert uses increase() only with counters; a total alone would never end, and a falling gauge would count as a restart."""
     expression = _ALERTS[name]
     grown = re.findall(r"\b(?:rate|increase)\((\w+)", expression)
     totals = re.findall(r"\b\w+_(?:total|bucket)\b", expression)
@@ -351,7 +351,7 @@ def test_an_alert_asks_how_much_only_what_never_falls_has_grown(name: str) -> No
 
 
 def test_a_lane_that_stands_still_is_reported_and_one_that_waits_for_its_time_is_not() -> None:
-    """A parked lane comes back by itself, and one that is held has an alert of its own."""
+    """Law: a lane that stands still is reported; a parked one, which comes back itself, is not, and a held one has its own alert."""
     ages = {
         "inHand": 700.0,
         "ready": 700.0,

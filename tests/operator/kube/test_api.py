@@ -1,4 +1,4 @@
-"""Requests to the API server; it is a small one of our own that speaks real HTTP."""
+"""Requests to a small API server of our own, by real HTTP."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -31,7 +31,7 @@ def made(name: str) -> Json:
 
 
 async def test_who_has_lost_the_lease_in_the_middle_of_a_reconcile_changes_nothing_more() -> None:
-    """Another operator acts by then: what this one has decided came from what it read before."""
+    """Law: an operator that loses its lease during a reconcile changes nothing more, because another one acts by then."""
     server = ObjectServer()
     async with server.serving() as api:
         await api.create(SERVICES, NAMESPACE, made("before"))
@@ -47,7 +47,7 @@ async def test_who_has_lost_the_lease_in_the_middle_of_a_reconcile_changes_nothi
 
 
 class Busy:
-    """An API server that answers for the lease only, until somebody releases it; its client has two connections.
+    """An API server that answers only requests for the lease until it is released; its client has two connections.
 
     Attributes:
         begun: requests that a client has begun, without those for the lease.
@@ -67,7 +67,7 @@ class Busy:
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[Api]:
-        """Serve, and return what the operator asks by."""
+        """Serve, and return the operator's client."""
         busy = self
 
         class Client(ApiClient):
@@ -85,7 +85,7 @@ class Busy:
 
 
 async def test_a_slow_api_server_takes_the_lease_from_nobody() -> None:
-    """Law: the lease waits for no other request; and no time of a request runs before it has a connection."""
+    """Law: a slow API server does not cost the lease: it waits for no other request, and time-outs begin with the connection."""
     busy = Busy()
     async with busy.serving() as api, asyncio.timeout(60):
         lists = [asyncio.create_task(api.list(SERVICES, NAMESPACE)) for _ in range(5)]
@@ -102,7 +102,7 @@ async def test_a_slow_api_server_takes_the_lease_from_nobody() -> None:
 
 
 async def test_who_has_lost_the_lease_while_it_waited_for_a_connection_changes_nothing() -> None:
-    """Law: another operator acts by then."""
+    """Law: an operator that loses its lease while it waits for a connection changes nothing."""
     busy = Busy()
     async with busy.serving() as api, asyncio.timeout(60):
         lists = [asyncio.create_task(api.list(SERVICES, NAMESPACE)) for _ in range(2)]
@@ -120,7 +120,7 @@ async def test_who_has_lost_the_lease_while_it_waited_for_a_connection_changes_n
 
 
 async def test_one_reconcile_leaves_connections_to_others() -> None:
-    """Law: of the lists that one owner needs only some are asked for at the same time, and all are read."""
+    """Law: one owner asks for only some lists at a time, which leaves connections to others; all are read in the end."""
     server, under_way, most = ObjectServer(), 0, 0
 
     async def count() -> None:
@@ -140,7 +140,7 @@ async def test_one_reconcile_leaves_connections_to_others() -> None:
 
 
 async def test_a_reading_that_failed_leaves_no_list_behind() -> None:
-    """Law: the caller hears of the first failure when no request of the reading is under way."""
+    """Law: if a reading fails, its caller hears the first failure only after all its requests have ended."""
     server, released = ObjectServer(), asyncio.Event()
 
     async def released_only() -> None:
@@ -160,7 +160,7 @@ async def test_a_reading_that_failed_leaves_no_list_behind() -> None:
 
 @pytest.mark.parametrize("text", ["<html>starting</html>", "", "[]", "null"])
 async def test_an_answer_of_somebody_else_is_no_answer(text: str) -> None:
-    """Law: a proxy that answers in place of the API server ends no operator; the request is made again."""
+    """Law: an answer of a proxy instead of the API server does not end the operator; the request is made again."""
 
     async def answer(request: web.Request) -> web.Response:
         return web.Response(text=text)
@@ -196,7 +196,7 @@ def _use_kubeconfig(
 async def test_a_new_authority_of_the_api_server_is_trusted_without_a_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: a cluster may get another authority while the operator runs; a file that cannot be used costs nothing."""
+    """Law: a new authority of the API server is trusted without a restart; an unusable file changes nothing."""
     shown, port = tmp_path / "ca.crt", 0
     api: Api | None = None
 
@@ -225,7 +225,7 @@ async def test_a_new_authority_of_the_api_server_is_trusted_without_a_restart(
 async def test_an_authority_without_key_usage_is_trusted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: what kubectl accepts is accepted, also by Python 3.13, which alone asks for more."""
+    """Law: an authority without key usage is trusted, as by kubectl, although Python 3.13 is stricter."""
     authority = make_authority(tmp_path)
     server = TestServer(web.Application())
     await server.start_server(ssl=server_context(make_certificate(authority, "server")))
@@ -240,7 +240,7 @@ async def test_an_authority_without_key_usage_is_trusted(
 
 
 async def test_the_time_of_the_api_server_is_that_of_its_last_answer() -> None:
-    """Nobody knows it before, nor where an answer has no time."""
+    """Law: the API server's time is that of its last answer; it is unknown before."""
     async with ObjectServer().serving() as api:
         before = api.server_time()
         await api.list(PODS, NAMESPACE)

@@ -1,4 +1,4 @@
-"""The dashboards and alerts of the chart ask for what processes show, and are well-formed PromQL."""
+"""The chart's dashboards and alerts are valid PromQL over metrics that exist."""
 
 import json
 import re
@@ -16,9 +16,9 @@ from tests.operator.promql import Vector, evaluate_history
 ROOT = Path(__file__).parents[3]
 FILES = ROOT / "charts" / "orderlymq" / "files"
 DASHBOARDS = sorted((FILES / "dashboards").glob("*.json"))
-# Grafana puts times in their place.
+# Grafana replaces them by times.
 _TIMES = re.compile(r"\$__\w+")
-# The parts that Prometheus makes of a histogram.
+# The suffixes that Prometheus gives a histogram's series.
 _PARTS = re.compile(r"_(bucket|sum|count)$")
 METRICS = set(
     re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/reference/metrics.md").read_text(), re.MULTILINE)
@@ -49,7 +49,7 @@ EVERY = [
 
 @pytest.mark.parametrize("query", [q for _, q in EVERY], ids=[name for name, _ in EVERY])
 def test_a_query_is_promql_over_metrics_that_exist(query: str) -> None:
-    """A renamed metric would empty its panel and silence its alert without a word."""
+    """Law: each query is valid PromQL over existing metrics; a renamed metric would silently empty its panel or alert."""
     promql_parser.parse(_TIMES.sub("5m", query))
     asked = set(re.findall(r"\borderlymq_(?!io_)\w+", query))
 
@@ -60,14 +60,14 @@ def test_a_query_is_promql_over_metrics_that_exist(query: str) -> None:
 
 
 def test_the_parser_refuses_what_prometheus_refuses() -> None:
-    """Else the test above would say nothing."""
+    """Law: the parser refuses what Prometheus refuses; otherwise the test above proves nothing."""
     with pytest.raises(ValueError, match="unexpected"):
         promql_parser.parse("sum by (x) orderlymq_term)")
 
 
 @pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
 def test_events_that_a_dashboard_names_are_counted_by_the_broker(path: Path) -> None:
-    """They are values of a label, so no page of metrics has them."""
+    """Law: the broker counts each event that a dashboard names; they are label values, so no metrics page lists them."""
     sources = "\n".join(
         each.read_text() for each in (ROOT / "broker" / "orderlymq_broker").rglob("*.py")
     )
@@ -78,7 +78,7 @@ def test_events_that_a_dashboard_names_are_counted_by_the_broker(path: Path) -> 
 
 @pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
 def test_a_dashboard_shows_what_is_chosen(path: Path) -> None:
-    """Each query about brokers is narrowed to namespace and Cluster; panels have titles and do not overlap."""
+    """Law: each query about brokers is limited to the chosen namespace and Cluster; panels have titles and do not overlap."""
     board = _board(path)
     places: set[tuple[int, int]] = set()
     for panel in board["panels"]:
@@ -101,7 +101,7 @@ def test_a_dashboard_shows_what_is_chosen(path: Path) -> None:
 
 @pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
 def test_a_dashboard_mixes_no_clusters(path: Path) -> None:
-    """Two of them have groups, topics and pods of one name, and two broker groups a queue of one number."""
+    """Law: a dashboard does not mix Clusters or groups, although their groups, topics, pods and queue numbers may be the same."""
     for panel in _board(path)["panels"]:
         for target in panel["targets"]:
             query, legend = target["expr"], target.get("legendFormat", "")
@@ -110,7 +110,7 @@ def test_a_dashboard_mixes_no_clusters(path: Path) -> None:
             for kept in re.findall(r"\bby \(([^)]*)\)", query):
                 labels = set(kept.split(", ")) - {"le"}
                 if labels == {"event"}:
-                    continue  # a total of what is chosen
+                    continue  # A total of what is chosen.
                 assert {"namespace", "orderlymq_io_cluster"} <= labels or "pod" in labels, query
                 assert "queue" not in labels or "orderlymq_io_group" in labels, query
             outer = re.match(r"(?:histogram_quantile\([\d.]+, )?\w+ by \(([^)]*)\)", query)
@@ -119,7 +119,7 @@ def test_a_dashboard_mixes_no_clusters(path: Path) -> None:
 
 
 def test_hand_overs_are_counted_for_each_queue_of_each_broker_group() -> None:
-    """Two groups have a queue 0, and a series that is missing for a step is no hand-over."""
+    """Law: hand-overs are counted per queue of a broker group, and a series that is missing for a step is no hand-over."""
     (query,) = (
         target["expr"]
         for path in DASHBOARDS
@@ -148,5 +148,5 @@ def test_hand_overs_are_counted_for_each_queue_of_each_broker_group() -> None:
 
 
 def test_dashboards_are_distinguished() -> None:
-    """Grafana keeps them by their uid."""
+    """Law: each dashboard has its own uid, by which Grafana keeps it."""
     assert len({_board(path)["uid"] for path in DASHBOARDS}) == len(DASHBOARDS) >= 2

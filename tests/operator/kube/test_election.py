@@ -1,4 +1,4 @@
-"""The Lease stands in a small API server of our own, with resource versions and conflicts; HTTP is real."""
+"""Elections by a Lease in a small API server of our own, with resource versions and conflicts; HTTP is real."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -14,7 +14,7 @@ from tests.operator.kube.apiserver import absent, serving_api
 
 
 class Leases:
-    """One Lease in each namespace; those that are made later are younger."""
+    """One Lease for each namespace; later ones are younger."""
 
     def __init__(self) -> None:
         self.made: dict[str, dict[str, Any]] = {}
@@ -100,7 +100,7 @@ async def _end(task: asyncio.Task[None]) -> None:
 async def test_one_leads_and_gives_the_lease_back_with_a_higher_token(
     api: Api, leases: Leases
 ) -> None:
-    """A successor of a process that ended in good order waits for nothing."""
+    """Law: a process that ends in good order releases its lease; its successor waits for nothing and has a higher token."""
     first, led = _election(api, "a")
     task = await _lead(first, led)
     token = first.token
@@ -117,7 +117,7 @@ async def test_one_leads_and_gives_the_lease_back_with_a_higher_token(
 async def test_the_lease_of_a_living_process_is_left_alone(
     api: Api, leases: Leases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two operators by mistake: one of them stands by."""
+    """Law: a second operator leaves the lease of a living one alone and stands by."""
     monkeypatch.setattr("orderlymq_operator.kube.election._WAIT_S", 0.02)
     first, led = _election(api, "a")
     task = await _lead(first, led)
@@ -138,7 +138,7 @@ async def test_the_lease_of_a_living_process_is_left_alone(
 async def test_a_lease_that_was_deleted_begins_above_every_former_token(
     api: Api, leases: Leases
 ) -> None:
-    """Brokers refuse smaller tokens for good."""
+    """Law: after the Lease was deleted the token is still higher than every former one; brokers refuse smaller tokens."""
     first, led = _election(api, "a")
     await _end(await _lead(first, led))
     leases.made.clear()
@@ -154,7 +154,7 @@ async def test_a_lease_that_was_deleted_begins_above_every_former_token(
 async def test_a_process_that_crashed_takes_its_own_lease_again_with_a_higher_token(
     api: Api, leases: Leases
 ) -> None:
-    """Calls of the former process may still be under way: they carry the smaller one."""
+    """Law: a process that restarts after a crash takes its own lease with a higher token, as old calls may still be under way."""
     first, led = _election(api, "a")
     task = await _lead(first, led)
     second, led = _election(api, "a")
@@ -169,7 +169,7 @@ async def test_a_process_that_crashed_takes_its_own_lease_again_with_a_higher_to
 async def test_who_leads_alone_renews_by_one_write(
     api: Api, leases: Leases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It knows its lease from the last write; one that somebody else has written is read again."""
+    """Law: an operator that leads alone renews by one write; it reads the lease again only if somebody else wrote it."""
     monkeypatch.setattr("orderlymq_operator.kube.election.RENEW_S", 0.02)
     monkeypatch.setattr("orderlymq_operator.kube.election._WAIT_S", 0.02)
     first, led = _election(api, "a")
@@ -192,7 +192,7 @@ async def test_who_leads_alone_renews_by_one_write(
 async def test_a_token_that_nobody_gave_costs_one_renewal(
     api: Api, leases: Leases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The holder of the lease takes a greater token than any broker has seen; another operator does not."""
+    """Law: if brokers report a token that nobody gave, the lease's holder takes a greater one at the cost of one renewal; others do not."""
     monkeypatch.setattr("orderlymq_operator.kube.election.RENEW_S", 0.02)
     first, led = _election(api, "a")
     task = await _lead(first, led)
@@ -212,7 +212,7 @@ async def test_a_token_that_nobody_gave_costs_one_renewal(
 async def test_a_token_that_brokers_have_from_a_clock_that_was_ahead_is_followed_once(
     api: Api, leases: Leases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: brokers go on from the token that they have believed; it rises by one, and not with each renewal."""
+    """Law: if brokers have a high token because of a wrong clock, the operator follows it once, by one, not at each renewal."""
     monkeypatch.setattr("orderlymq_operator.kube.election.RENEW_S", 0.02)
     first, led = _election(api, "a")
     task = await _lead(first, led)
@@ -230,7 +230,7 @@ async def test_a_token_that_brokers_have_from_a_clock_that_was_ahead_is_followed
 async def test_a_token_that_no_broker_believes_is_given_up(
     api: Api, leases: Leases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: a clock that was a day ahead locks nobody out: neither its next holder nor the present one, once it is put right."""
+    """Law: a high token that no broker believes is given up; a clock that was a day ahead locks out neither holder."""
     monkeypatch.setattr("orderlymq_operator.kube.election.RENEW_S", 0.02)
     first, led = _election(api, "a")
     await _end(await _lead(first, led))
@@ -253,7 +253,7 @@ async def test_a_token_that_no_broker_believes_is_given_up(
 async def test_who_cannot_see_other_operators_does_not_raise_its_token(
     api: Api, leases: Leases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two that cannot see each other would take turns for ever."""
+    """Law: an operator that cannot see others does not raise its token; two such operators would raise it in turns forever."""
     monkeypatch.setattr("orderlymq_operator.kube.election.RENEW_S", 0.02)
     leases.forbidden = True
     first, led = _election(api, "a")
@@ -270,7 +270,7 @@ async def test_who_cannot_see_other_operators_does_not_raise_its_token(
 async def test_who_cannot_see_other_operators_follows_the_token_of_its_own_lease(
     api: Api, leases: Leases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: one that this clock takes for impossible, and that brokers have, was made by a holder before: no other operator."""
+    """Law: it does follow a token in its own lease, even one that its clock finds impossible: an earlier holder made it."""
     monkeypatch.setattr("orderlymq_operator.kube.election.RENEW_S", 0.02)
     leases.forbidden = True
     first, led = _election(api, "a")
@@ -303,7 +303,7 @@ async def _until(seen: Callable[[], bool]) -> None:
 async def test_an_operator_of_another_release_that_serves_the_same_stands_by_and_says_so(
     api: Api,
 ) -> None:
-    """The operator that was there first acts; the second one names it, and follows with a higher token when it is gone."""
+    """Law: an operator of another release for the same namespaces stands by, names the first one, and later leads with a higher token."""
     first, led = _election(api, "a")
     task = await _lead(first, led)
     token = first.token
@@ -326,7 +326,7 @@ async def test_an_operator_of_another_release_that_serves_the_same_stands_by_and
 
 @pytest.mark.long
 async def test_the_first_release_acts_again_when_it_is_back(api: Api) -> None:
-    """The second one withdraws before it does, and its token is the smaller one from then on."""
+    """Law: if the first release comes back it acts again, after the second one has withdrawn."""
     first, led = _election(api, "a")
     await _end(await _lead(first, led))
     second, led = _election(api, "b", "elsewhere")
@@ -348,7 +348,7 @@ async def test_the_first_release_acts_again_when_it_is_back(api: Api) -> None:
 
 
 async def test_operators_of_different_namespaces_do_not_see_each_other(api: Api) -> None:
-    """Each leads, from its first attempt on."""
+    """Law: operators for different namespaces each lead, from their first attempt."""
     first, led = _election(api, "a", "ops", ("shop",))
     task = await _lead(first, led)
 
@@ -362,7 +362,7 @@ async def test_operators_of_different_namespaces_do_not_see_each_other(api: Api)
 
 @pytest.mark.long
 async def test_of_two_that_begin_together_one_acts(api: Api) -> None:
-    """Whatever the interleaving of their requests, never both."""
+    """Law: if two begin together, only one ever acts, however their requests interleave."""
     for _ in range(3):
         first, one = _election(api, "a", "ops", ("shop",))
         second, two = _election(api, "b", "elsewhere", ("shop",))
@@ -379,7 +379,7 @@ async def test_of_two_that_begin_together_one_acts(api: Api) -> None:
 async def test_a_lease_that_was_left_long_ago_is_waited_for_by_nobody(
     api: Api, leases: Leases
 ) -> None:
-    """An uninstalled operator had no right any more to give it back."""
+    """Law: nobody waits for a lease that was left long ago; an uninstalled operator could not release it."""
     former, led = _election(api, "a", "elsewhere")
     await _end(await _lead(former, led))
     left = leases.made["elsewhere"]
@@ -397,7 +397,7 @@ async def test_a_lease_that_was_left_long_ago_is_waited_for_by_nobody(
 async def test_without_the_right_to_see_other_leases_the_operator_works(
     api: Api, leases: Leases
 ) -> None:
-    """As in front of an operator of an earlier version of the chart."""
+    """Law: without the right to see other Leases the operator works, as with an earlier version of the chart."""
     leases.forbidden = True
     first, led = _election(api, "a")
 
@@ -410,7 +410,7 @@ async def test_without_the_right_to_see_other_leases_the_operator_works(
 async def test_namespaces_that_are_served_no_more_are_known_until_they_are_released(
     api: Api, leases: Leases
 ) -> None:
-    """Law: the next holder of the lease knows them, also after one that released nothing, and forgets them after one that did."""
+    """Law: a namespace that is no longer served stays known to each next holder until one has released its objects."""
     for serves, left in [
         (("shop", "bank"), set()),
         (("shop",), {"bank"}),
@@ -435,7 +435,7 @@ async def test_namespaces_that_are_served_no_more_are_known_until_they_are_relea
 
 
 async def test_a_namespace_of_another_operator_is_looked_after(api: Api) -> None:
-    """Law: its finalizers are the other's as long as it lives; who cannot see others lets none go."""
+    """Law: a namespace of another living operator is left alone; an operator that cannot see others lets nothing go."""
     first, led = _election(api, "a", "ops", ("shop",))
     one = await _lead(first, led)
     second, led = _election(api, "b", "elsewhere", ("bank",))

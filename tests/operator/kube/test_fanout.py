@@ -8,7 +8,7 @@ from orderlymq_operator.kube.fanout import AT_ONCE, for_each
 
 
 async def test_everything_is_done_some_at_a_time() -> None:
-    """Law: as many as may be are under way as long as there are so many."""
+    """Law: as many objects as allowed are worked on at a time, until all are done."""
     done: list[int] = []
     under_way, most = 0, 0
 
@@ -28,7 +28,7 @@ async def test_everything_is_done_some_at_a_time() -> None:
 
 
 async def test_after_a_failure_nothing_begins_and_nothing_is_left_running() -> None:
-    """Law: the caller hears of the first one when the others that were under way have ended."""
+    """Law: after a failure nothing new begins, and the caller hears the first failure when all running work has ended."""
     begun: list[int] = []
     ended: list[int] = []
 

@@ -2,7 +2,7 @@ from orderlymq_operator.kube.health import Health
 
 
 def test_an_api_server_that_is_away_is_no_reason_to_restart() -> None:
-    """An operator that tries in vain for an hour is alive, but not ready; an alert shows how long it has been blind."""
+    """Law: an operator that cannot reach the API server for an hour is alive but not ready; it must not be restarted."""
     now = [0.0]
     health = Health(60, lambda: now[0])
 
@@ -14,7 +14,7 @@ def test_an_api_server_that_is_away_is_no_reason_to_restart() -> None:
 
 
 def test_a_process_that_hangs_is_not_alive() -> None:
-    """It does not even try any more."""
+    """Law: a process that hangs, and does not even try, is not alive."""
     now = [0.0]
     health = Health(60, lambda: now[0])
     health.begin()

@@ -1,4 +1,4 @@
-"""The operator's pull secrets: every pod that is made for a Cluster or Pipeline which names none has them."""
+"""The operator's default pull secrets: each pod for a Cluster or Pipeline that names none gets them."""
 
 from collections.abc import AsyncIterator
 from typing import Any, Final
@@ -45,7 +45,7 @@ STREAM: Final[dict[str, Any]] = {
 
 
 def pulled_with(server: ObjectServer, *kinds: Resource) -> list[list[str]]:
-    """Return the pull secrets of the pods of every object of these kinds."""
+    """Return the pull secrets of the pods of all objects of these kinds."""
     chosen = {resource.kind for resource in kinds}
     specs = [
         made["spec"]["template"]["spec"]
@@ -69,7 +69,7 @@ async def calm(small: SmallCluster) -> None:
 
 
 async def test_a_cluster_that_names_no_pull_secrets_gets_the_operators(small: SmallCluster) -> None:
-    """Law: its own win; what the Cluster said is remembered as it was said, and no pod that runs is replaced."""
+    """Law: a Cluster's own pull secrets win over the operator's; the remembered spec has only the Cluster's own, and no pod is replaced."""
     assert pulled_with(small.server, STATEFUL_SETS, DEPLOYMENTS) == [["registry"]] * 4
     servers = small.server.find(STATEFUL_SETS, NAMESPACE, "demo-nameserver")
     assert servers is not None
@@ -84,7 +84,7 @@ async def test_a_cluster_that_names_no_pull_secrets_gets_the_operators(small: Sm
 
 
 async def test_the_forecast_knows_the_operators_pull_secrets(small: SmallCluster) -> None:
-    """Law: a manifest that changes nothing has no forecast, though it does not say what the operator adds."""
+    """Law: the forecast knows the default pull secrets, so a manifest that changes nothing forecasts nothing."""
     meta = {"name": "demo", "namespace": NAMESPACE}
     found = small.server.find(CLUSTERS, *KEY)
     assert found is not None
@@ -97,7 +97,7 @@ async def test_the_forecast_knows_the_operators_pull_secrets(small: SmallCluster
 
 @pytest.mark.parametrize(("own", "wanted"), [([], "registry-internal"), (["own"], "own")])
 async def test_the_driver_of_a_pipeline_has_them_too(own: list[str], wanted: str) -> None:
-    """Law: likewise; only a name that the Pipeline itself says is judged."""
+    """Law: a Pipeline's driver gets them too; only names in the Pipeline itself are validated."""
     server = ObjectServer()
     server.put(PIPELINES, custom("Pipeline", "archive", spec={**STREAM, "imagePullSecrets": own}))
     server.put(CLUSTERS, custom("Cluster", "demo"))
@@ -122,7 +122,7 @@ async def test_the_driver_of_a_pipeline_has_them_too(own: list[str], wanted: str
     ids=["none named", "named", "no Cluster"],
 )
 async def test_the_jobs_of_a_backup_have_them_too(cluster: Json | None, wanted: str) -> None:
-    """Law: the one that deletes has them also when the Cluster is gone."""
+    """Law: a Backup's Jobs get them too; the deleting Job even if the Cluster is gone."""
     server = ObjectServer()
     if cluster is not None:
         server.put(CLUSTERS, custom("Cluster", "demo", spec=cluster))
@@ -145,7 +145,7 @@ async def test_the_jobs_of_a_backup_have_them_too(cluster: Json | None, wanted: 
 
 
 def test_a_confirmation_of_the_spec_before_does_not_let_an_edit_be_carried_out() -> None:
-    """Law: a reconcile that failed has not looked whether the edit must be confirmed, though it has written a status."""
+    """Law: a failed reconcile does not let an edit pass, although it writes a status: it has not checked whether a confirmation is needed."""
     confirmed = {"type": "Confirmed", "status": "True", "reason": "NothingToConfirm"}
 
     def waits(generation: int) -> bool:

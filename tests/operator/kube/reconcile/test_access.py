@@ -1,4 +1,4 @@
-"""Processes are spoken to as their pods were made, whatever the spec says of the next ones."""
+"""The operator talks to processes in the way their pods were made, whatever the spec wants for the next pods."""
 
 import base64
 from datetime import UTC, datetime
@@ -15,7 +15,7 @@ from tests.operator.kube.smallcluster import KEY, small_cluster
 async def test_pods_that_speak_plainly_are_heard_until_they_are_replaced(
     monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
-    """Law: an edit that new pods need never blinds the operator to those that run; their roll goes on."""
+    """Law: pods without TLS are still heard after an edit that switches TLS on, until their roll has replaced them."""
     made = make_authority("demo", datetime.now(UTC))
     pair = {"tls.crt": made.certificate, "tls.key": made.key, "ca.crt": made.certificate}
     async with small_cluster(monkeypatch.setattr, update={"mode": mode}) as small:

@@ -1,4 +1,4 @@
-"""The canary of a running Cluster comes and goes with what the Cluster says, and its verdict is a condition."""
+"""The canary comes and goes as the Cluster wants, and its verdict is a condition of the Cluster."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -136,7 +136,7 @@ def events(small: SmallCluster) -> list[tuple[str, str]]:
 
 
 async def test_the_canary_comes_and_goes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the chart's rights alone; its policy goes with it, those of the brokers stay."""
+    """Law: the canary is made and removed with only the chart's rights; its NetworkPolicy goes with it, the brokers' stay."""
     tables = Tables(monkeypatch)
     async with small_cluster(monkeypatch.setattr) as small:
         await calm(small)
@@ -175,7 +175,7 @@ def run_canary(small: SmallCluster, name: str, **notes: str) -> None:
 async def test_a_topic_goes_when_no_canary_sends_to_it_any_more(
     monkeypatch: pytest.MonkeyPatch, notes: dict[str, str], change: dict[str, Any]
 ) -> None:
-    """Law: the end of a group, or of the canary, is no loss of messages that anybody is called for."""
+    """Law: the canary's topic goes when no canary sends to it any more; that is not reported as a loss of messages."""
     tables = Tables(monkeypatch)
     spec: dict[str, Any] = {"groups": 2, "canary": {"enabled": True}}
     async with small_cluster(monkeypatch.setattr, scaleDown={"policy": "Drain"}, **spec) as small:
@@ -217,7 +217,10 @@ def reported(small: SmallCluster) -> set[str]:
 async def test_the_verdict_is_a_condition_and_what_is_broken_an_event(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Unknown is no event: each election would be one. The same verdict is not written again."""
+    """Law: a verdict is a condition, and a broken one an event.
+
+    Unknown is no event, and an unchanged verdict is not written again.
+    """
     Tables(monkeypatch)
     async with small_cluster(monkeypatch.setattr, canary={"enabled": True}) as small:
         small.metrics.set_leading(leads=True)
@@ -248,13 +251,13 @@ async def test_the_verdict_is_a_condition_and_what_is_broken_an_event(
 
 
 def acts(desired: Desired, observed: Observed) -> list[object]:
-    """Return what is planned about topics and consumer groups."""
+    """Return the planned actions for topics and consumer groups."""
     kinds = (CreateTopic, DeleteGroup, DeleteOrderConfig, DeleteTopic, PutOrderConfig, UpdateTopic)
     return [action for action in plan(desired, observed) if isinstance(action, kinds)]
 
 
 def test_the_operator_makes_the_topics_of_a_canary() -> None:
-    """Only the holder of the cluster's secret publishes lists. The list first; nothing while a group is silent."""
+    """Law: the operator makes the canary's topics, because it alone may publish queue lists: first the list, and nothing while a group is silent."""
     config = TopicConfig(2, 6, True)
     wanted = with_canary(Desired(cluster(groups=2, canary={"enabled": True}, config=_STRICT)))
     servers = {index: ObservedNameServer({}) for index in range(2)}
@@ -279,11 +282,11 @@ def test_the_operator_makes_the_topics_of_a_canary() -> None:
     assert acts(wanted, seen(config)) == []
     assert (
         acts(Desired(cluster(canary={"enabled": True}, config=_STRICT)), seen(None)) == []
-    )  # on a machine
+    )  # On a machine without Kubernetes.
 
 
 def test_what_a_canary_left_is_deleted() -> None:
-    """Topics and group, once it is switched off; of a group that is to go also while it runs."""
+    """Law: after the canary is switched off its topics and group are deleted; those of a group to be removed also while it runs."""
     topics = {f"orderlymq_canary_demo-{index}": TopicConfig(2, 6, True) for index in range(2)}
     lists = dict.fromkeys(topics, "demo-0:3")
     observed = Observed(
@@ -318,7 +321,7 @@ def test_what_a_canary_left_is_deleted() -> None:
 
 
 def test_the_table_of_reasons_has_every_verdict() -> None:
-    """With the status that the canary gives it."""
+    """Law: each verdict of the canary is in the table of reasons, with its status."""
     unknown = {STARTING, SENDS_FAIL, NOT_DELIVERED, ANOTHER_CANARY, SILENT.reason}
     table = {reason.name: reason.status for reason in REASONS}
 
@@ -342,7 +345,7 @@ async def heard(
 ) -> AsyncIterator[
     tuple[dict[ClusterKey, ConditionReport], Canaries, list[ClusterKey], list[float]]
 ]:
-    """Serve *page*; yield what was heard, who hears it, whom it woke, and its clock."""
+    """Serve *page*; yield what was heard, its listener, the wakes and the clock."""
 
     async def status(request: web.Request) -> web.Response:
         return web.Response(status=500) if page.said is None else web.json_response(page.said)
@@ -375,7 +378,10 @@ async def test_what_a_canary_said_goes_with_the_lease() -> None:
 
 
 async def test_a_canary_that_is_silent_for_a_while_proves_nothing() -> None:
-    """Not at the first answer that is missing: its pod may be replaced. Each change wakes the reconcile once."""
+    """Law: a canary counts as silent only after a while, since its pod may be replaced.
+
+    Each change wakes the reconcile once.
+    """
     page = Page({"status": "True", "reason": "OrderKept", "message": "in order"})
     async with heard(page) as (orders, canaries, woken, clock), aiohttp.ClientSession() as session:
         for _ in range(3):

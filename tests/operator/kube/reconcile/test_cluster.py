@@ -1,4 +1,4 @@
-"""Passes over a Cluster: the API server keeps what is applied to it, and one broker has a status page; HTTP is real."""
+"""Passes over a Cluster with an API server that keeps objects and one broker with a status page; HTTP is real."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -31,7 +31,7 @@ class Objects:
         self._version = 1
 
     async def show(self, request: web.Request) -> web.Response:
-        """Serve a collection, or the object of it that is asked for by name."""
+        """Serve a collection, or the one object that is asked for by name."""
         wanted = request.query.get("fieldSelector", "").removeprefix("metadata.name=")
         items = [
             found
@@ -41,7 +41,7 @@ class Objects:
         return web.json_response({"items": items, "metadata": {}})
 
     async def create(self, request: web.Request) -> web.Response:
-        """Make the Secret that the processes of the Cluster know each other by."""
+        """Make the Secret by which the Cluster's processes know each other."""
         made = orjson.loads(await request.read())
         self._by_path[f"{request.path}/{made['metadata']['name']}"] = made
         return web.json_response(made, status=201)
@@ -52,7 +52,7 @@ class Objects:
         return await absent(request) if found is None else web.json_response(found)
 
     async def apply(self, request: web.Request) -> web.Response:
-        """Make an object, or replace parts of the one that is there; Services get an address."""
+        """Make an object, or replace parts of it; Services get an address."""
         path = request.path.removesuffix("/status")
         made = orjson.loads(await request.read())
         former = self._by_path.get(path, {"metadata": {"uid": path}})
@@ -66,7 +66,7 @@ class Objects:
 
 
 class Broker:
-    """The status page of a raft group's only broker, which leads until it is lost."""
+    """The status page of a group's only broker, which leads until its node is lost."""
 
     def __init__(self) -> None:
         self.lost = False
@@ -74,7 +74,7 @@ class Broker:
         self.refused = asyncio.Event()
 
     async def status(self, request: web.Request) -> web.Response:
-        """Answer who leads; from a lost node comes nothing, until the connection is refused at last."""
+        """Answer that it leads; a lost node does not answer, and later refuses the connection."""
         if not self.lost:
             return web.json_response({"role": "leader", "term": 1, "leader": 1, "voters": [1]})
         self.asked.set()
@@ -94,7 +94,7 @@ async def broker(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Broker]:
 
 @pytest.fixture
 async def reconciler(broker: Broker) -> AsyncIterator[ClusterReconciler]:
-    """An operator that has seen nothing yet, in front of a Cluster of one replica that runs."""
+    """A new operator beside a running Cluster of one replica."""
     replica = pod("demo-0-0", podIP=HOST)
     replica["metadata"]["labels"] = {
         names.LABEL_CLUSTER: "demo",
@@ -133,14 +133,14 @@ async def reconciler(broker: Broker) -> AsyncIterator[ClusterReconciler]:
 
 
 def leaders(reconciler: ClusterReconciler) -> list[tuple[tuple[str, ...], bool]]:
-    """Return whom hand-overs would ask now, and whether that is every leader, by Cluster."""
+    """Return which leaders hand-overs would ask now, and whether these are all, by Cluster."""
     return [(target.addresses, target.complete) for target in reconciler.seen.targets()]
 
 
 async def test_hand_overs_know_the_leaders_of_the_last_pass_until_the_next_one_has_asked(
     reconciler: ClusterReconciler, broker: Broker
 ) -> None:
-    """Brokers of a lost node let a pass wait for seconds, just when its consumers' queues are to be handed over."""
+    """Law: hand-overs use the leaders of the last pass until the next one has answers; a lost node delays a pass for seconds."""
     await reconciler.reconcile(KEY)
     before = leaders(reconciler)
 

@@ -1,4 +1,4 @@
-"""The console of a running Cluster comes, changes and goes with what the Cluster says; an API server keeps its objects."""
+"""The console comes, changes and goes as the Cluster wants; an API server keeps its objects."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ async def calm(small: SmallCluster) -> None:
 
 
 async def test_the_console_comes_changes_and_goes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the chart's rights alone; brokers keep their StatefulSet as it is."""
+    """Law: the console is made, changed and removed with only the chart's rights; the brokers' StatefulSet stays as it is."""
     console: dict[str, Any] = {"enabled": True, "accounts": ACCOUNTS}
     async with small_cluster(monkeypatch.setattr) as small:
         await calm(small)
@@ -60,7 +60,7 @@ async def test_the_console_comes_changes_and_goes(monkeypatch: pytest.MonkeyPatc
 async def test_a_deployment_that_somebody_changes_is_put_right(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """And one that is right is left alone."""
+    """Law: a Deployment that somebody changed is put right; one that is right is left alone."""
     console = {"enabled": True, "accounts": ACCOUNTS}
     async with small_cluster(monkeypatch.setattr, console=console) as small:
         await calm(small)

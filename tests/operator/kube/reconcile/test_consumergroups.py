@@ -1,4 +1,4 @@
-"""The loop over the consumer groups of all Clusters; leaders are our own, and remoting is real."""
+"""The loop over the consumer groups of all Clusters, with our own leaders and real remoting."""
 
 import asyncio
 
@@ -19,7 +19,7 @@ from tests.operator.scripted import serving
 async def test_a_cluster_whose_leader_is_gone_keeps_no_other_one_waiting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Law: each Cluster is looked at about once a second, however long another one takes."""
+    """Law: each Cluster is looked at about once a second, even if another one's leader is gone and takes long."""
     monkeypatch.setattr("orderlymq_operator.kube.reconcile.consumergroups._POLL_S", 0.01)
     monkeypatch.setattr("orderlymq_operator.brokers.consumergroups.RECONCILE_PAUSE_MS", 0)
     monkeypatch.setattr("orderlymq_operator.brokers.admin._READ_TIMEOUT_S", 600.0)

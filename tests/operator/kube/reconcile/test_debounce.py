@@ -9,7 +9,7 @@ READY = ConditionReport("True", "Ready", "")
 
 
 def test_what_passes_within_a_moment_is_never_reported() -> None:
-    """Also again and again: each time it was well in between."""
+    """Law: trouble that passes in a moment is never reported, even if it comes again and again."""
     debounce = Debounce()
     for begun in (0, DEBOUNCE_MS, 2 * DEBOUNCE_MS):
         assert debounce.hold("demo", WELL, SILENT, 3, begun)
@@ -17,7 +17,7 @@ def test_what_passes_within_a_moment_is_never_reported() -> None:
 
 
 def test_what_lasts_is_reported() -> None:
-    """And is no doubt any more once it was reported."""
+    """Law: lasting trouble is reported, and stays reported."""
     debounce = Debounce()
 
     assert debounce.hold("demo", WELL, SILENT, 3, 0)
@@ -27,7 +27,7 @@ def test_what_lasts_is_reported() -> None:
 
 
 def test_what_a_person_waits_for_is_reported_immediately() -> None:
-    """A new generation, an object without a status, and trouble that somebody must cure."""
+    """Law: a new generation, an object without a status, and trouble that a person must cure are reported immediately."""
     debounce = Debounce()
     image = ConditionReport("False", "ImageUnavailable", "")
 

@@ -1,4 +1,4 @@
-"""Plans carried out against an API server, a name server and a leader of our own; HTTP and remoting are real."""
+"""Plans carried out with our own API server, name server and leader; HTTP and remoting are real."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -78,10 +78,10 @@ class Place:
 
     Attributes:
         created: topics that the leader was asked to create, in order.
-        mute: the name server refuses what it is asked.
-        deposed: the leader commits nothing.
-        accounts: those that the leader has.
-        closed: how often the leader was asked to take no more messages, or messages again.
+        mute: whether the name server refuses requests.
+        deposed: whether the leader cannot commit anything.
+        accounts: the leader's accounts.
+        closed: each request to the leader to stop, or to take messages again.
     """
 
     def __init__(self, server: ObjectServer, backend: KubeBackend) -> None:
@@ -107,7 +107,7 @@ class Place:
         return request.reply()
 
     def close(self, request: RemotingCommand) -> RemotingCommand:
-        """Take no more messages, or fail to commit that."""
+        """Stop taking messages, or fail to commit that."""
         self.closed += 1
         return request.reply(ResponseCode.SYSTEM_ERROR if self.deposed else ResponseCode.SUCCESS)
 
@@ -132,7 +132,7 @@ class Place:
 
 @pytest.fixture
 async def place(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Place]:
-    """A Cluster with one name server and a group whose first replica leads."""
+    """A Cluster with one name server and a group led by its first replica."""
     server, client = ObjectServer(), RemotingClient()
     made = cluster(nameServers={"replicas": 1})
     live = Live(
@@ -166,7 +166,7 @@ async def place(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Place]:
 async def test_a_queue_list_that_is_not_published_holds_back_its_topic_and_no_other(
     place: Place,
 ) -> None:
-    """Clients would see a part of the list as soon as the first queue exists."""
+    """Law: a topic waits until its queue list is published, and other topics do not; otherwise clients would see a part of its queues."""
     place.mute = True
     actions: list[Action] = [
         PutOrderConfig("orders", "demo-0:4"),
@@ -186,7 +186,7 @@ async def test_a_queue_list_that_is_not_published_holds_back_its_topic_and_no_ot
 
 
 async def test_what_a_broker_refuses_of_an_expansion_is_shown(place: Place) -> None:
-    """Law: a person reads why it does not go on."""
+    """Law: the refusal of a broker during an expansion is in the report."""
     place.backend.desired = Desired(cluster(), topics=(topic(),))
     subject = Subject("Topic", "orders")
     place.backend.reports[subject] = ConditionReport("False", "ExpansionSwitching", "switching")
@@ -199,7 +199,7 @@ async def test_what_a_broker_refuses_of_an_expansion_is_shown(place: Place) -> N
 
 
 class Silent:
-    """A leader whose node has lost its power: it takes requests for as long as its connections stand, and answers none."""
+    """A leader on a lost node: it takes requests while its connections stand, and answers none."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -218,7 +218,7 @@ class Silent:
 async def test_a_leader_that_falls_silent_amid_many_actions_gets_no_more_of_them(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: each would cost a time-out, and 10,000 of them kept their Cluster's reconcile from a new leader for minutes."""
+    """Law: a leader that becomes silent gets no further actions; 10,000 time-outs would delay the work with its successor."""
     monkeypatch.setattr("orderlymq_operator.brokers.admin._CHANGE_TIMEOUT_S", 2.0)
     silent, host = Silent(), "127.0.0.2"
     server = RemotingServer(silent)
@@ -244,7 +244,7 @@ async def test_a_leader_that_falls_silent_amid_many_actions_gets_no_more_of_them
 async def test_a_leader_that_falls_silent_amid_a_report_is_asked_about_no_further_group(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: requests about thousands of consumer groups would go on for minutes after the report, and more with the next."""
+    """Law: if the leader becomes silent during a report, no further consumer group is asked about."""
     monkeypatch.setattr("orderlymq_operator.brokers.admin._READ_TIMEOUT_S", 2.0)
     backend, codes = place.backend, RequestCode
     backend.live.put(group_set(backend.desired.cluster, "demo-0", backend.environment))
@@ -266,7 +266,7 @@ async def test_a_leader_that_falls_silent_amid_a_report_is_asked_about_no_furthe
 async def test_a_queue_list_that_a_name_server_without_a_pod_lacks_holds_back_its_topic(
     place: Place,
 ) -> None:
-    """Law: it comes back without the list, and would show the queues of those groups that register first."""
+    """Law: a topic waits while a name server without a pod lacks its queue list, because it would come back and show a part of the queues."""
     place.backend.desired = Desired(cluster(nameServers={"replicas": 2}))
     actions: list[Action] = [
         PutOrderConfig("orders", "demo-0:4"),
@@ -287,7 +287,7 @@ async def test_a_queue_list_that_a_name_server_without_a_pod_lacks_holds_back_it
 async def test_who_does_not_lead_any_more_sends_brokers_and_name_servers_nothing(
     place: Place,
 ) -> None:
-    """Law: what was planned before the lease was lost is not carried out: a successor may have planned again."""
+    """Law: an operator that has lost its lease sends no planned request to brokers or name servers."""
     api = place.backend.api
     api.acts = lambda: False
 
@@ -310,7 +310,7 @@ async def test_who_does_not_lead_any_more_sends_brokers_and_name_servers_nothing
 
 
 async def test_a_replica_is_replaced_by_eviction(place: Place) -> None:
-    """And only as the one that was looked at: its successor is left alone."""
+    """Law: a replica is evicted only as the pod that was looked at; its successor is left alone."""
     place.put(_own("demo-0-1", names.BROKER))
 
     assert await place.perform([RestartReplica("demo-0", 2)]) == ([], 1)
@@ -357,7 +357,7 @@ _FAR = Peer(CAUGHT_UP_LAG_MAX + 1, active=True)
 async def test_a_replica_whose_volume_goes_with_its_pod_stays_while_the_others_lack_what_is_on_it(
     place: Place, voters: set[int] | None, peers: dict[int, Peer], goes: bool
 ) -> None:
-    """Law: the operator throws no disk away that its group needs, also while a group of one grows, and where nobody leads."""
+    """Law: a pod whose volume goes with it stays while the other replicas lack its data, also if a group grows or has no leader."""
     live = place.backend.live
     place.put(_own("demo-0-0", names.BROKER))
     live.statuses["demo-0-0"] = ReplicaStatus("leader", 1, 1, peers, frozenset(voters or ()))
@@ -375,7 +375,10 @@ async def test_a_replica_whose_volume_goes_with_its_pod_stays_while_the_others_l
 
 
 async def test_a_budget_that_keeps_a_pod_is_waited_for_and_is_no_failure(place: Place) -> None:
-    """Its own sentence is reported; where no broker runs there is nothing to keep, whatever runs beside it."""
+    """Law: a PodDisruptionBudget that forbids an eviction is no failure; its message is reported.
+
+    Without a running broker the pod goes.
+    """
     place.put(_own("demo-0-1", names.BROKER))
     place.server.budgets["demo-0-1"] = BUDGET
 
@@ -395,7 +398,7 @@ async def test_a_budget_that_keeps_a_pod_is_waited_for_and_is_no_failure(place: 
 async def test_a_pod_that_two_budgets_select_says_what_to_do_and_is_never_deleted_while_it_serves(
     place: Place,
 ) -> None:
-    """Law: Kubernetes answers 500 to each eviction until a person takes a budget away; where no broker runs the pod goes."""
+    """Law: if two budgets select a pod, the message says what to do, and the pod is never deleted while it serves; without a running broker it goes."""
     place.put(_own("demo-0-1", names.BROKER))
     place.server.overlapping = {"demo-0-1"}
 
@@ -416,7 +419,7 @@ async def test_a_pod_that_two_budgets_select_says_what_to_do_and_is_never_delete
 
 
 async def test_an_api_server_that_is_busy_is_distinguished_from_a_budget(place: Place) -> None:
-    """Both answer 429."""
+    """Law: a busy API server is distinguished from a budget, although both answer 429."""
     api: Api = place.backend.api
     place.put(_own("demo-0-1", names.BROKER))
     uid = place.backend.live.pods["demo-0-1"].uid
@@ -444,7 +447,7 @@ async def test_an_api_server_that_is_busy_is_distinguished_from_a_budget(place: 
 async def test_the_volume_of_a_member_is_kept_and_started_again(
     place: Place, members: set[int] | None, kept: set[str], replicas: int
 ) -> None:
-    """Law: an older StatefulSet that comes back deletes no data of a group; replicas start one above the other."""
+    """Law: a member's volume is kept and used again, also if an older StatefulSet comes back; replicas start one after the other."""
     backend, server = place.backend, place.server
     form = GroupForm(3, 3, "20Gi", "10.96.0.7")
     made = cluster(replicasPerGroup=5)
@@ -471,7 +474,7 @@ async def test_the_volume_of_a_member_is_kept_and_started_again(
 async def test_a_group_goes_only_when_its_leader_commits_that_it_takes_no_more(
     place: Place,
 ) -> None:
-    """A leader that was cut off reports that its group is empty, and knows nothing of what others acknowledge."""
+    """Law: a group is removed only after its leader commits that it takes no more messages; a leader that was cut off may wrongly seem empty."""
     backend, server = place.backend, place.server
     made = group_set(backend.desired.cluster, "demo-0", backend.environment)
     backend.live.put(server.put(STATEFUL_SETS, made))
@@ -493,5 +496,5 @@ async def test_a_group_goes_only_when_its_leader_commits_that_it_takes_no_more(
     assert await settle() is not None
     observed = replace(observed, groups={"demo-0": ObservedGroup(1, {}, {}, {})})
     assert await settle() is None
-    # On the volumes that stay it may come back, and would know accounts that are deleted meanwhile.
+    # If it comes back on the volumes that stay, it would know accounts that are deleted meanwhile.
     assert place.accounts == set()

@@ -1,4 +1,4 @@
-"""An edit that waits: for its confirmation, or for the end of a pause. The Cluster stays as it was, and Ready."""
+"""An edit that waits for its confirmation or for the end of a pause: the Cluster stays as it was, and Ready."""
 
 import json
 from collections.abc import AsyncIterator
@@ -27,7 +27,7 @@ async def small(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SmallCluster]:
 
 
 async def _settle(small: SmallCluster) -> list[tuple[str, ...]]:
-    """Reconcile a few times; return what was written beside statuses."""
+    """Reconcile several times; return the writes other than statuses."""
     small.server.writes()
     for _ in range(3):
         await small.reconciler.reconcile(KEY)
@@ -49,7 +49,7 @@ def _token(small: SmallCluster) -> str:
 
 
 async def test_a_dangerous_edit_changes_nothing_until_it_is_confirmed(small: SmallCluster) -> None:
-    """Not even the harmless rest of it; the condition says which annotation lets it go on."""
+    """Law: a dangerous edit changes nothing (not even its harmless parts) until it is confirmed; the condition names the annotation."""
     small.change(**_SHORT)
 
     early = await _settle(small)
@@ -67,7 +67,7 @@ async def test_a_dangerous_edit_changes_nothing_until_it_is_confirmed(small: Sma
 
 
 async def test_an_old_confirmation_does_not_serve_a_new_edit(small: SmallCluster) -> None:
-    """The same edit, made again after it was taken back, asks again."""
+    """Law: a confirmation serves one edit; the same edit, made again later, must be confirmed again."""
     small.change(**_SHORT)
     await _settle(small)
     token = _token(small)
@@ -86,7 +86,7 @@ async def test_an_old_confirmation_does_not_serve_a_new_edit(small: SmallCluster
 
 
 def _rewrite(small: SmallCluster, name: str, note: str | None) -> None:
-    """Give a StatefulSet another note of the spec that is carried out; None takes the whole object away."""
+    """Give a StatefulSet another note of the accepted spec; None deletes the whole object."""
     found = small.server.find(STATEFUL_SETS, NAMESPACE, name)
     assert found is not None
     if note is None:
@@ -106,7 +106,7 @@ def _rewrite(small: SmallCluster, name: str, note: str | None) -> None:
 async def test_an_edit_goes_on_waiting_when_one_note_of_the_spec_before_is_lost(
     small: SmallCluster, lost: dict[str, str | None], paused: bool
 ) -> None:
-    """Law: each StatefulSet carries the note, and one that can be read is enough."""
+    """Law: an edit still waits if one note of the accepted spec is lost; each StatefulSet has the note, and one is enough."""
     if paused:
         small.annotate(pause="true")
     small.change(**_SHORT)
@@ -126,7 +126,7 @@ async def test_an_edit_goes_on_waiting_when_one_note_of_the_spec_before_is_lost(
 
 
 async def test_the_note_of_an_operator_that_knows_more_fields_is_read(small: SmallCluster) -> None:
-    """Law: a rollback of the operator confirms no edit."""
+    """Law: a note with unknown fields, from a newer operator, is read; a rollback of the operator confirms no edit."""
     small.change(**_SHORT)
     await _settle(small)
 
@@ -144,7 +144,7 @@ async def test_the_note_of_an_operator_that_knows_more_fields_is_read(small: Sma
 async def test_nothing_is_carried_out_while_nobody_knows_the_spec_before(
     small: SmallCluster,
 ) -> None:
-    """Law: a Cluster that runs is no first creation; what its manifest says waits for a confirmation."""
+    """Law: if all notes of a running Cluster are lost, nothing is changed until the manifest is confirmed."""
     small.change(**_SHORT)
     await _settle(small)
     for name in ("demo-nameserver", "demo-0"):
@@ -164,7 +164,7 @@ async def test_nothing_is_carried_out_while_nobody_knows_the_spec_before(
 
 
 async def test_the_plan_names_the_annotation_before_the_edit_is_made(small: SmallCluster) -> None:
-    """So that edit and confirmation can be applied together."""
+    """Law: the plan names the annotation before the edit is made, so both can be applied together."""
     meta: dict[str, Any] = {"name": "demo", "namespace": NAMESPACE}
     spec: dict[str, Any] = {
         "replicasPerGroup": 1,
@@ -189,7 +189,7 @@ async def test_the_plan_names_the_annotation_before_the_edit_is_made(small: Smal
 
 
 async def test_a_paused_cluster_is_ready_whatever_is_wanted_of_it(small: SmallCluster) -> None:
-    """The edit waits; the end of the pause carries it out."""
+    """Law: a paused Cluster is Ready whatever its spec wants; the edit is carried out after the pause."""
     small.annotate(pause="true")
     small.change(groups=2, config={"logLevel": "DEBUG"}, nameServers={"replicas": 2})
 
@@ -207,7 +207,7 @@ async def test_a_paused_cluster_is_ready_whatever_is_wanted_of_it(small: SmallCl
 async def test_a_spec_that_cannot_be_used_leaves_the_cluster_what_it_was(
     small: SmallCluster,
 ) -> None:
-    """Law: it is looked after by the spec before, its status stays, the condition names the field; corrected, it goes on."""
+    """Law: with an unusable spec the Cluster is kept by the previous spec and the condition names the field; a correction goes on."""
     before = small.server.find(CLUSTERS, *KEY) or {}
     small.change(config={"registerNameServerPeriod": "5s", "logLevel": "DEBUG"})
 
@@ -234,7 +234,7 @@ async def test_a_spec_that_cannot_be_used_leaves_the_cluster_what_it_was(
 async def test_a_cluster_that_was_never_usable_is_not_begun(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """There is no spec before; at rest it costs no list."""
+    """Law: a Cluster whose first spec is unusable is not made, and costs no lists."""
     async with small_cluster(monkeypatch.setattr) as small:
         small.change(retention={"time": "never"})
         assert await _settle(small) == []

@@ -1,4 +1,4 @@
-"""The further listeners of a Cluster from the manifest to its status, in front of an API server."""
+"""Further listeners of a Cluster, from the manifest to the status, with an API server."""
 
 import base64
 import json
@@ -82,7 +82,7 @@ def status(small: SmallCluster) -> Json:
 async def test_name_servers_get_the_addresses_and_the_status_says_what_clients_need(
     small: SmallCluster,
 ) -> None:
-    """Law: the status and the name servers say the same, and one reconcile is enough for it."""
+    """Law: one reconcile gives the same addresses to the name servers and to the status."""
     await settle(small)
 
     assert told(small) == {"public": {"demo-0": "10.0.0.1:31001"}}
@@ -94,7 +94,7 @@ async def test_name_servers_get_the_addresses_and_the_status_says_what_clients_n
 
 
 async def test_a_lost_node_moves_the_address_and_restarts_nothing(small: SmallCluster) -> None:
-    """Law: clients learn of a node that is ready; no pod is replaced for it."""
+    """Law: if a node is lost, the status names another ready node, and no pod is replaced."""
     await settle(small)
     small.server.put(NODES, node("other", "10.0.0.2"))
     lost = node("worker", "10.0.0.1")
@@ -111,7 +111,7 @@ async def test_a_lost_node_moves_the_address_and_restarts_nothing(small: SmallCl
 
 
 async def test_a_balancer_without_an_address_is_waited_for(small: SmallCluster) -> None:
-    """Law: the condition names the Service, and its address is published as soon as it is there."""
+    """Law: a load balancer without an address is waited for, by name in the condition, and published as soon as it has one."""
     small.change(listeners=[BALANCED])
     delay_s = await small.reconciler.reconcile(KEY)
 
@@ -135,7 +135,7 @@ async def test_a_balancer_without_an_address_is_waited_for(small: SmallCluster) 
 
 
 async def test_what_no_listener_needs_any_more_goes(small: SmallCluster) -> None:
-    """A Service that is left behind would keep a port of every node open."""
+    """Law: Services that no listener needs are deleted; each would keep a port of every node."""
     await settle(small)
     assert small.server.find(SERVICES, NAMESPACE, "demo-0-public") is not None
     small.change(listeners=[])
@@ -164,7 +164,7 @@ async def test_what_no_listener_needs_any_more_goes(small: SmallCluster) -> None
 async def test_node_ports_move_in_one_reconcile(
     small: SmallCluster, before: list[int], after: list[int | None]
 ) -> None:
-    """Law: no Service is refused because another one of the Cluster still has its port."""
+    """Law: node ports can be exchanged between Services in one reconcile, without a refusal because one is still in use."""
 
     def listeners(ports: list[Any]) -> list[Json]:
         found = [{**PUBLIC, "port": 9094 + 2 * i, "name": f"l{i}"} for i in range(len(ports))]
@@ -183,7 +183,7 @@ async def test_node_ports_move_in_one_reconcile(
 
 
 async def test_a_listener_waits_for_its_key_pair(small: SmallCluster) -> None:
-    """The pods would not start without it."""
+    """Law: a listener waits for its key pair, because pods could not start without it."""
     small.change(listeners=[PUBLIC | {"tls": {"secretName": "public-tls"}}])
     await small.reconciler.reconcile(KEY)
 
@@ -193,7 +193,7 @@ async def test_a_listener_waits_for_its_key_pair(small: SmallCluster) -> None:
 
 
 async def test_a_paused_cluster_goes_on_saying_how_it_is_reached(small: SmallCluster) -> None:
-    """Pause changes no published address."""
+    """Law: a pause changes no published address."""
     await settle(small)
     small.annotate(pause="true")
     await small.reconciler.reconcile(KEY)
@@ -210,7 +210,7 @@ def route(small: SmallCluster, name: str, version: str = "v1") -> Json | None:
 
 
 def judge(small: SmallCluster, status: str, reason: str, **facts: Any) -> None:
-    """Let the gateway say of each route what it thinks of it."""
+    """Let the gateway accept or refuse each route."""
     for name in ("demo-0-sni", "demo-nameserver-sni"):
         found = route(small, name)
         assert found is not None
@@ -221,7 +221,7 @@ def judge(small: SmallCluster, status: str, reason: str, **facts: Any) -> None:
 
 @pytest.fixture
 async def routed(small: SmallCluster) -> SmallCluster:
-    """A Cluster that is reached by a gateway, which has not looked at the routes."""
+    """A Cluster that is reached by a gateway, which has not yet looked at the routes."""
     made = make_authority("demo", datetime.now(UTC))
     pair = {"tls.crt": made.certificate, "tls.key": made.key}
     data = {key: base64.b64encode(text.encode()).decode() for key, text in pair.items()}
@@ -234,7 +234,7 @@ async def routed(small: SmallCluster) -> SmallCluster:
 async def test_a_gateway_is_published_as_soon_as_it_has_accepted_the_routes(
     routed: SmallCluster,
 ) -> None:
-    """Law: hosts and port of the gateway are advertised; without its word nobody is sent there."""
+    """Law: addresses of a gateway are published only after it has accepted the routes."""
     await routed.reconciler.reconcile(KEY)
     await settle(routed)
     report = routed.condition("ListenersReady")
@@ -256,7 +256,7 @@ async def test_a_gateway_is_published_as_soon_as_it_has_accepted_the_routes(
 async def test_an_address_by_a_gateway_stays_while_the_gateway_is_replaced(
     routed: SmallCluster,
 ) -> None:
-    """Law: the condition says what is wrong, and clients keep the address that they have."""
+    """Law: while a gateway is replaced its address stays, and the condition says what is wrong."""
     await routed.reconciler.reconcile(KEY)
     judge(routed, "True", "Accepted")
     await settle(routed)
@@ -265,14 +265,14 @@ async def test_an_address_by_a_gateway_stays_while_the_gateway_is_replaced(
 
     assert routed.condition("ListenersReady")["reason"] == "RouteNotAccepted"
     assert told(routed) == {"sni": {"demo-0": "demo-0.mq.example.com:443"}}
-    # The word about another form of a route is none about this one.
+    # A gateway's answer about another generation of a route does not count.
     judge(routed, "True", "Accepted", observedGeneration=77)
     await settle(routed)
     assert routed.condition("ListenersReady")["reason"] == "RouteNotAccepted"
 
 
 async def test_without_gateway_api_the_listener_is_refused_by_name(routed: SmallCluster) -> None:
-    """Law: the cluster serves all others meanwhile, and the routes follow when the definitions are there."""
+    """Law: without Gateway API the listener is refused by name and the rest works; routes follow when the definitions come."""
     routed.server.routes = ""
     await settle(routed)
     report = routed.condition("ListenersReady")
@@ -292,7 +292,7 @@ async def test_without_gateway_api_the_listener_is_refused_by_name(routed: Small
 
 @pytest.mark.parametrize("after", [[], [{**PUBLIC, "name": "sni"}]])
 async def test_routes_go_with_their_listener(routed: SmallCluster, after: list[Json]) -> None:
-    """A route that is left behind would lead others to a port that is not theirs."""
+    """Law: routes are deleted with their listener; they would lead clients to a wrong port."""
     await routed.reconciler.reconcile(KEY)
     judge(routed, "True", "Accepted")
     await settle(routed)
@@ -309,7 +309,7 @@ async def test_routes_go_with_their_listener(routed: SmallCluster, after: list[J
 async def test_a_route_that_may_not_go_yet_goes_later(
     routed: SmallCluster, after: list[Json]
 ) -> None:
-    """Law: a refusal is not forgotten, also by an operator that knows no more than the status of the Cluster."""
+    """Law: a route whose deletion was refused is deleted later, even by a new operator that knows only the Cluster's status."""
     await routed.reconciler.reconcile(KEY)
     judge(routed, "True", "Accepted")
     await settle(routed)
@@ -330,7 +330,7 @@ async def test_a_route_that_may_not_go_yet_goes_later(
 async def test_a_route_that_somebody_takes_away_comes_back_at_the_resync(
     routed: SmallCluster,
 ) -> None:
-    """Law: routes are not watched, so each resync reads them, by one request."""
+    """Law: a route that somebody deletes comes back at the next resync; routes are not watched, so it reads them."""
     await routed.reconciler.reconcile(KEY)
     judge(routed, "True", "Accepted")
     await settle(routed)
@@ -345,7 +345,7 @@ async def test_a_route_that_somebody_takes_away_comes_back_at_the_resync(
 
 
 async def test_a_cluster_without_such_a_listener_asks_for_no_routes(small: SmallCluster) -> None:
-    """Law: who does not use Gateway API pays nothing for it, and needs no right for it."""
+    """Law: a Cluster without such a listener never asks for routes, and needs no right for it."""
     small.server.routes = ""
     await settle(small)
     small.server.asked.clear()

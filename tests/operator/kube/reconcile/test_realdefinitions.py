@@ -1,4 +1,4 @@
-"""Definitions that somebody deletes while the operator runs, at a real API server: it waits for their objects."""
+"""Custom resource definitions are deleted while the operator runs, at a real API server, which waits for their objects."""
 
 import asyncio
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ async def gone(kube: Kube, name: str) -> None:
 
 
 async def test_all_definitions_can_be_deleted_at_once(address: str) -> None:
-    """Law: no finalizer of ours keeps a definition when that of Clusters has gone first."""
+    """Law: no finalizer of ours keeps a definition, even if that of Clusters has gone first."""
     meta = {"name": "held", "namespace": NAMESPACE, "finalizers": [FINALIZER]}
     kind = {"apiVersion": TOPICS.api_version, "kind": TOPICS.kind}
     spec = {"clusterRef": {"name": "demo"}, "deletionPolicy": "Delete"}
@@ -52,7 +52,7 @@ async def test_all_definitions_can_be_deleted_at_once(address: str) -> None:
                     "POST", TOPICS.path(NAMESPACE), {**kind, "metadata": meta, "spec": spec}
                 )
             except (RuntimeError, aiohttp.ClientError):
-                await asyncio.sleep(0.5)  # the definition is not served yet
+                await asyncio.sleep(0.5)  # The definition is not served yet.
             else:
                 break
         for name in ("clusters.orderlymq.io", "topics.orderlymq.io"):

@@ -1,4 +1,4 @@
-"""The files that a pod reads stay as they were made for the pod but for live settings, whatever new pods get."""
+"""A pod's settings files stay as they were when the pod was made, except live settings, whatever new pods get."""
 
 import json
 from collections.abc import Iterable
@@ -54,7 +54,7 @@ async def _settle(small: SmallCluster) -> None:
 async def test_a_pod_of_before_finds_the_settings_that_it_was_made_with(
     monkeypatch: pytest.MonkeyPatch, mode: str, change: dict[str, Any]
 ) -> None:
-    """Law: they stay, word for word, while it is there, and go after it; a new pod finds its own, too."""
+    """Law: an older pod's settings files stay unchanged while it exists, and go after it; a new pod has its own."""
     async with small_cluster(monkeypatch.setattr, update={"mode": mode}) as small:
         await _settle(small)
         _replace(small, [pod for _, pod, _ in _PLACES])
@@ -70,7 +70,7 @@ async def test_a_pod_of_before_finds_the_settings_that_it_was_made_with(
             assert data[mine] == files[mine]
             assert settings_file(process, notes[names.ANNOTATION_SETTINGS]) in data
 
-        for _ in range(3):  # certificates come in two steps
+        for _ in range(3):  # Certificates come in two steps.
             _replace(small, [pod for _, pod, _ in _PLACES])
             await _settle(small)
         for name, _, process in _PLACES:
@@ -82,7 +82,7 @@ async def test_a_pod_of_before_finds_the_settings_that_it_was_made_with(
 async def test_a_pod_of_before_gets_the_settings_that_brokers_read_again_while_they_run(
     monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
-    """Law: no restart is waited for, also where one stands; a key that an earlier broker does not know is not added."""
+    """Law: live settings (which brokers read again while they run) reach older pods without a restart; keys that an older broker does not know are not added."""
     async with small_cluster(monkeypatch.setattr, update={"mode": mode}) as small:
         await _settle(small)
         _replace(small, [pod for _, pod, _ in _PLACES])
@@ -113,7 +113,7 @@ async def test_a_pod_of_before_gets_the_settings_that_brokers_read_again_while_t
 async def test_a_name_server_of_before_finds_the_addresses_that_its_settings_name(
     monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
-    """Law: also when the last listener has gone; without that file it would not start again."""
+    """Law: the address file that an older name server's settings name stays, even after the last listener has gone."""
     listener = {"name": "out", "type": "LoadBalancer", "port": 9000}
     async with small_cluster(
         monkeypatch.setattr, update={"mode": mode}, listeners=[listener]
@@ -135,7 +135,7 @@ async def test_a_name_server_of_before_finds_the_addresses_that_its_settings_nam
 
 
 async def test_a_pod_of_an_earlier_version_keeps_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Law: a new operator restarts nothing, and takes no file away that a pod reads."""
+    """Law: a pod of an earlier version keeps its file; a new operator restarts nothing."""
     async with small_cluster(monkeypatch.setattr) as small:
         await _settle(small)
         for name, _, process in _PLACES:

@@ -43,7 +43,7 @@ def _written(reports: dict[str, ConditionReport], former: Json, now: str) -> Jso
 
 
 def test_a_status_is_written_once() -> None:
-    """The operator does not write a status again that stands there already, whatever the time."""
+    """Law: a status that is already there is not written again, whatever the time is."""
     first = _written({"Ready": READY}, {}, NOW)
     assert first is not None
 
@@ -53,7 +53,7 @@ def test_a_status_is_written_once() -> None:
 
 
 def test_a_condition_keeps_its_time_until_its_status_changes() -> None:
-    """A new message is no transition."""
+    """Law: a condition's transition time changes only with its status, not with its message."""
     first = _written({"Ready": WAITS}, {}, NOW)
     assert first is not None
     other = ConditionReport("False", "BrokerUnavailable", "demo-1 does not answer")
@@ -68,7 +68,7 @@ def test_a_condition_keeps_its_time_until_its_status_changes() -> None:
 
 
 def test_a_condition_that_is_only_kept_stays_one_of_its_generation() -> None:
-    """Law: who waits for a condition of a new spec compares generations, and must not be told what was true before."""
+    """Law: a condition that is only kept has its old generation; who waits for the new spec must not get an old truth."""
     quiet = ConditionReport("False", "NotBlocked", "no group is being removed")
     made = status_object(
         item("Cluster", "demo", generation=1), {"Ready": READY, "ScaleDownBlocked": quiet}, {}, NOW
@@ -85,7 +85,7 @@ def test_a_condition_that_is_only_kept_stays_one_of_its_generation() -> None:
 
 
 def test_a_reason_that_is_in_no_table_is_a_mistake() -> None:
-    """The docs would not explain it."""
+    """Law: a reason that is not in the table is a mistake in the code, because the docs would not explain it."""
     with pytest.raises(AssertionError, match="Because"):
         _written({"Ready": ConditionReport("False", "Because", "")}, {}, NOW)
 
@@ -115,7 +115,7 @@ WELL = ConditionReport("True", "Ready", "every group has a leader and all its re
 
 
 def test_a_calm_cluster_says_so_in_every_condition() -> None:
-    """Those that are good when True are True, the others False."""
+    """Law: in a calm Cluster the conditions that are good when True are True, and the others False."""
     observed, live = _world()
 
     found = _conditions(observed, live, Findings(), WELL)
@@ -139,7 +139,7 @@ def test_a_calm_cluster_says_so_in_every_condition() -> None:
 
 
 def test_a_pause_names_the_pods_that_wait_and_nobody_says_that_they_run_what_they_do_not() -> None:
-    """Law: who looks whether an image is rolled out reads which one runs."""
+    """Law: a pause names the waiting pods, and UpdateAvailable names the image that really runs."""
     observed, live = _world()
     current = environment(cluster()).revision
     for name, image, revision in (("demo-0-0", IMAGE, current), ("demo-0-1", "old:1", "before")):
@@ -164,7 +164,7 @@ def test_a_pause_names_the_pods_that_wait_and_nobody_says_that_they_run_what_the
 
 
 def test_trouble_that_a_person_must_end_is_what_ready_says() -> None:
-    """An image that does not exist outranks the replica that is missing because of it."""
+    """Law: Ready names trouble that a person must end (a missing image), before its result (a missing replica)."""
     observed, live = _world()
     bad = pod("demo-0-2")
     bad["status"]["containerStatuses"] = [
@@ -194,7 +194,7 @@ def test_trouble_that_a_person_must_end_is_what_ready_says() -> None:
 def test_a_pod_that_no_node_takes_says_whether_room_or_a_volume_is_missing(
     text: str, reason: str
 ) -> None:
-    """The scheduler's own sentence is passed on."""
+    """Law: a pod that cannot be scheduled says whether room or a volume is missing, with the scheduler's own sentence."""
     made = pod(conditions=[{"type": "PodScheduled", "status": "False", "message": text}])
 
     trouble = pod_facts(made).trouble
@@ -204,7 +204,7 @@ def test_a_pod_that_no_node_takes_says_whether_room_or_a_volume_is_missing(
 
 
 def test_facts_leave_out_what_is_not_known() -> None:
-    """The schema refuses null: a group without a leader has no field of that name."""
+    """Law: unknown facts are left out, because the schema refuses null."""
     _, live = _world()
     made = cluster()
     headless = Observed(groups={"demo-0": ObservedGroup(None, {})})
@@ -220,7 +220,7 @@ def test_facts_leave_out_what_is_not_known() -> None:
 
 
 def test_an_operation_keeps_its_beginning() -> None:
-    """Its steps change, its type does not."""
+    """Law: an operation keeps its start time while its steps change."""
     observed, live = _world()
     made = cluster()
     found = Findings(step=step_of([RestartReplica("demo-0", 2)], 0))
@@ -244,7 +244,7 @@ def test_an_operation_keeps_its_beginning() -> None:
 
 
 def test_the_status_of_an_account_says_until_when_a_former_secret_is_valid() -> None:
-    """The last broker counts; a time that nobody can write does not fail the reconcile."""
+    """Law: a User's status has the latest time at which any broker accepts the former secret; a time out of range fails nothing."""
     made = item("User", "shop-app").manifest
     assert isinstance(made, User)
 

@@ -1,4 +1,4 @@
-"""Volumes of a running Cluster grow by themselves, where their StorageClass lets them, up to the limit."""
+"""Volumes of a running Cluster grow by themselves up to the limit, if their StorageClass allows it."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -37,7 +37,7 @@ def asked(small: SmallCluster) -> str:
 
 
 def grant(small: SmallCluster) -> None:
-    """Let the volume get what it asked for, and a watch show that."""
+    """Let the volume get the size that was asked for, and a watch show that."""
     claim = small.server.find(CLAIMS, NAMESPACE, _NAME)
     assert claim is not None
     status: dict[str, Any] = {"phase": "Bound", "capacity": {"storage": asked(small)}}
@@ -45,7 +45,7 @@ def grant(small: SmallCluster) -> None:
 
 
 async def test_a_volume_grows_step_by_step_while_its_disk_fills(growing: SmallCluster) -> None:
-    """It waits for each step; at the limit the condition says that a person must decide."""
+    """Law: a volume grows step by step while its disk fills, waiting for each step; at the limit the condition asks a person."""
     calm = asked(growing)
     growing.serve(disk={"ratio": 0.75})
     await settle(growing)
@@ -70,7 +70,7 @@ async def test_a_volume_grows_step_by_step_while_its_disk_fills(growing: SmallCl
 async def test_a_volume_grows_before_its_broker_refuses_sends(
     growing: SmallCluster, ratio: int
 ) -> None:
-    """Law: sends are refused at diskMaxUsedSpaceRatio, backups two points below; a greater threshold never comes true."""
+    """Law: a volume grows before its broker refuses sends or backups; a greater threshold would never be reached."""
     growing.change(config={"diskMaxUsedSpaceRatio": ratio})
     growing.serve(disk={"ratio": ratio / 100 - 0.06})
     await settle(growing)
@@ -101,7 +101,7 @@ def events(small: SmallCluster) -> list[tuple[str, str, str]]:
 async def test_growth_is_an_event_and_the_limit_a_warning(
     growing: SmallCluster,
 ) -> None:
-    """Law: who looks at the Cluster's events sees when a volume grew, and what a person must do."""
+    """Law: a growth is an event, and the limit a warning."""
     assert events(growing) == []
     growing.serve(disk={"ratio": 0.75})
     for _ in range(2):
@@ -122,7 +122,7 @@ async def test_growth_is_an_event_and_the_limit_a_warning(
 
 
 async def test_a_class_that_does_not_let_volumes_grow_is_named(growing: SmallCluster) -> None:
-    """Before a disk fills, and then; nothing is asked of it."""
+    """Law: a StorageClass without growth is reported before a disk fills and afterwards; no growth is asked for."""
     growing.server.put(STORAGE_CLASSES, {"metadata": {"name": "standard"}})
     await settle(growing)
     early = growing.condition("StorageReady")
@@ -138,7 +138,7 @@ async def test_a_class_that_does_not_let_volumes_grow_is_named(growing: SmallClu
 async def test_a_volume_that_may_not_grow_keeps_nothing_else_from_being_done(
     growing: SmallCluster,
 ) -> None:
-    """A quota is full: the condition says so, and everything that comes after volumes goes on."""
+    """Law: a refused growth (a full quota) is in the condition, and everything after volumes goes on."""
     growing.server.refused[CLAIMS.path(NAMESPACE, _NAME)] = (403, "exceeded quota: disks")
     growing.serve(disk={"ratio": 0.75})
     await settle(growing)
@@ -152,7 +152,7 @@ async def test_a_volume_that_may_not_grow_keeps_nothing_else_from_being_done(
 
 
 async def test_a_growth_that_waits_for_a_pod_says_so(growing: SmallCluster) -> None:
-    """Law: a disk fills meanwhile, and a person must know what the volume's driver waits for."""
+    """Law: a growth that waits for a pod's restart says so, because the disk goes on filling."""
     growing.serve(disk={"ratio": 0.75})
     await settle(growing)
     claim = growing.server.find(CLAIMS, NAMESPACE, _NAME)
@@ -172,7 +172,7 @@ async def test_a_growth_that_waits_for_a_pod_says_so(growing: SmallCluster) -> N
 
 
 async def test_a_volume_that_is_not_bound_yet_is_left_alone(growing: SmallCluster) -> None:
-    """The API server lets nobody change what it asks for."""
+    """Law: an unbound volume claim is left alone, because the API server refuses its growth."""
     claim = growing.server.find(CLAIMS, NAMESPACE, _NAME)
     assert claim is not None
     waiting = growing.server.put(CLAIMS, {**claim, "status": {"phase": "Pending"}})
@@ -190,7 +190,7 @@ async def test_a_volume_that_is_not_bound_yet_is_left_alone(growing: SmallCluste
 async def test_only_the_claim_that_was_looked_at_is_deleted(
     growing: SmallCluster, is_made_again: bool
 ) -> None:
-    """Law: a deletion that arrives late does not reach the volume of a replica that has come back meanwhile."""
+    """Law: only the claim that was looked at is deleted; a late deletion does not reach a new claim of its name."""
     left, server = "data-demo-0-1", growing.server
     claim = server.find(CLAIMS, NAMESPACE, _NAME)
     assert claim is not None
@@ -216,7 +216,7 @@ async def test_only_the_claim_that_was_looked_at_is_deleted(
 async def test_a_claim_that_no_replica_ever_had_is_left_to_its_owner(
     growing: SmallCluster, name: str
 ) -> None:
-    """Law: a copy of a volume keeps the labels of the Cluster; it is neither deleted nor in the way of anything."""
+    """Law: a claim that no replica ever had (a copied volume has the labels) is neither deleted nor counted."""
     claim, server = growing.server.find(CLAIMS, NAMESPACE, _NAME), growing.server
     assert claim is not None
     meta = {key: claim["metadata"][key] for key in ("namespace", "labels")}
@@ -235,7 +235,7 @@ async def test_a_claim_that_no_replica_ever_had_is_left_to_its_owner(
 async def test_a_pod_that_only_has_the_labels_of_a_process_is_none(
     growing: SmallCluster, component: str, name: str
 ) -> None:
-    """Law: who gives a pod these labels, so that the NetworkPolicies let it in, stops and replaces nothing."""
+    """Law: a foreign pod with a process's labels (to pass the NetworkPolicies) does not count as a process."""
     made = pod(name, uid=name, podIP="127.0.0.9")
     made["metadata"]["labels"] = {
         names.LABEL_CLUSTER: "demo",
@@ -253,7 +253,7 @@ async def test_a_pod_that_only_has_the_labels_of_a_process_is_none(
 
 
 def delete_claim(small: SmallCluster) -> None:
-    """Delete the volume claim of the only replica, as a person does; Kubernetes keeps it while a pod has it."""
+    """Delete the claim of the only replica, as a person does; Kubernetes keeps it while a pod uses it."""
     claim = small.server.find(CLAIMS, NAMESPACE, _NAME)
     assert claim is not None
     meta = {**claim["metadata"], "deletionTimestamp": "2026-01-02T00:00:00Z"}
@@ -269,7 +269,7 @@ async def evicted(small: SmallCluster) -> set[str]:
 async def test_the_only_replica_of_a_group_is_not_restarted_while_its_volume_would_go(
     growing: SmallCluster,
 ) -> None:
-    """Law: whoever deletes a claim by mistake loses nothing by what the operator does, and hears of it."""
+    """Law: the only replica of a group is not restarted while its claim is being deleted, because its data would go; it is reported."""
     delete_claim(growing)
     await settle(growing)
     told = growing.condition("StorageReady")

@@ -34,7 +34,7 @@ def facts(number: int) -> Json:
 async def test_a_status_reaches_no_object_that_was_made_again_under_the_name(
     resource: Resource, is_shown: bool
 ) -> None:
-    """Law: a new Cluster would be taken for restored, and a new Backup for complete, by what the former one was."""
+    """Law: a status is never written to a new object of the same name; it would seem restored, or complete."""
     server, told = ObjectServer(), list[Item]()
     server.put(resource, made(resource))
     async with server.serving() as api:
@@ -55,7 +55,7 @@ async def test_a_status_reaches_no_object_that_was_made_again_under_the_name(
 
 @EACH
 async def test_a_status_of_an_object_that_is_gone_is_dropped(resource: Resource) -> None:
-    """Law: it ends no reconcile, and the object is known no longer."""
+    """Law: a status of a deleted object is dropped without ending the reconcile, and the object is forgotten."""
     server = ObjectServer()
     server.put(resource, made(resource))
     async with server.serving() as api:
@@ -73,7 +73,7 @@ async def test_a_status_of_an_object_that_is_gone_is_dropped(resource: Resource)
 async def test_who_has_changed_meanwhile_gets_its_status_and_is_looked_at(
     resource: Resource,
 ) -> None:
-    """Law: each field has one owner, and the change, which is known from then on, wakes who is concerned."""
+    """Law: an object that changed meanwhile gets its status all the same, and the change wakes its reconcile."""
     server, told = ObjectServer(), list[Item]()
     server.put(resource, made(resource))
     async with server.serving() as api:
@@ -92,7 +92,7 @@ async def test_who_has_changed_meanwhile_gets_its_status_and_is_looked_at(
 
 
 async def test_statuses_cost_one_request_each() -> None:
-    """Law: the operator's own writes, of which no watch has told yet, are no changes by others."""
+    """Law: each status costs one request; the operator's own writes do not count as changes by others."""
     server, told = ObjectServer(), list[Item]()
     resource = OWN_KINDS[0]
     server.put(resource, made(resource))

@@ -1,4 +1,4 @@
-"""Leaders of our own for takeovers, and an operator beside them that has seen the client's pod."""
+"""Our own leaders for takeovers, and an operator beside them that has seen the client's pod."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ from tests.operator.scripted import Answer, serving
 
 CLIENT = "10.244.1.9@1#7"
 BEHIND_A_PROXY = "192.168.7.5@4242#1"
-# As the table of a leader shows it that has no connection with the holder.
+# The leader has no connection with the lock's holder.
 LOCK = {
     "clientId": CLIENT,
     "address": "10.244.1.9:4711",
@@ -41,7 +41,7 @@ OUT_OF_SERVICE_NODE = {
 
 @asynccontextmanager
 async def taking_over(api: Api, answers: Mapping[int, Answer]) -> AsyncIterator[Takeover]:
-    """Give an operator that has seen the client's pod, beside a leader that answers so."""
+    """Start an operator that has seen the client's pod, beside this leader."""
     client = RemotingClient()
     async with serving(NOBODY | dict(answers)) as (_, address):
         target = Target((NAMESPACE, "demo"), Admin(client), (address,), True)
@@ -53,14 +53,14 @@ async def taking_over(api: Api, answers: Mapping[int, Answer]) -> AsyncIterator[
 
 
 def end_others(takeover: Takeover, count: int) -> None:
-    """Let so many pods end that run no consumer."""
+    """Let that many pods without a consumer end."""
     for number in range(count):
         made = pod(f"app-{number}", uid=f"app-{number}", podIP=f"10.244.7.{number}")
         takeover.pod_shown(made, gone=True)
 
 
 class Survivor:
-    """A leader that was just elected: one lock of its log, whose client has no connection with it."""
+    """A newly elected leader: one lock from its log, whose client has no connection with it."""
 
     def __init__(self) -> None:
         self.buried: list[str] = []
@@ -71,13 +71,13 @@ class Survivor:
         return request.reply(body=json.dumps({"locks": locks}).encode())
 
     def expire(self, request: RemotingCommand) -> RemotingCommand:
-        """Note who is dead."""
+        """Note which client is dead."""
         self.buried.append(request.ext["clientId"])
         return request.reply()
 
 
 class Holder:
-    """A leader with one lock whose holder is connected or not, until it is reported dead."""
+    """A leader with one lock, whose holder is connected or not, until it is reported dead."""
 
     def __init__(self) -> None:
         self.buried: list[str] = []
@@ -95,7 +95,7 @@ class Holder:
         return request.reply(body=json.dumps({"locks": [] if self.buried else [lock]}).encode())
 
     def expire(self, request: RemotingCommand) -> RemotingCommand:
-        """Note who is dead."""
+        """Note which client is dead."""
         self.buried.append(request.ext["clientId"])
         self.ends = request.ext.get("addresses")
         return request.reply()

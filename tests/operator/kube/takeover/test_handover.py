@@ -1,4 +1,4 @@
-"""The API server and the leader are small ones of our own that speak real HTTP and remoting."""
+"""Hand-overs of queues, with a small API server and leader of our own that use real HTTP and remoting."""
 
 import asyncio
 import json
@@ -43,10 +43,10 @@ def others(request: pytest.FixtureRequest) -> int:
 
 
 class Leader:
-    """A raft group's leader with one lock, whose first report of a death is lost with its leader.
+    """A leader with one lock; the first report of a client's death is lost with this leader.
 
     Attributes:
-        buried: clients reported dead, in order.
+        buried: clients that were reported dead, in order.
     """
 
     def __init__(self) -> None:
@@ -54,13 +54,13 @@ class Leader:
         self._blank_looks = 0
 
     def locks(self, request: RemotingCommand) -> RemotingCommand:
-        """Show the lock; for two looks after the loss the next leader does not know it yet."""
+        """Show the lock, except for two looks after the loss: the next leader does not know it yet."""
         self._blank_looks -= 1
         held = len(self.buried) < 2 and self._blank_looks < 0
         return request.reply(body=json.dumps({"locks": [LOCK] if held else []}).encode())
 
     def expire(self, request: RemotingCommand) -> RemotingCommand:
-        """Answer as a leader that knows of no such client does."""
+        """Answer as a leader that does not know the client."""
         self.buried.append(request.ext["clientId"])
         self._blank_looks = 2
         return request.reply()
@@ -68,13 +68,13 @@ class Leader:
 
 @pytest.fixture
 async def api() -> AsyncIterator[Api]:
-    """An API server in which nothing exists."""
+    """An API server without any objects."""
     async with serving_api() as found:
         yield found
 
 
 class Silent:
-    """A leader of a lost node: connections to it stand, and nothing comes back."""
+    """A leader on a lost node: connections stand, but nothing is answered."""
 
     def connection_made(self, conn: connection.Connection) -> None:
         pass
@@ -88,7 +88,7 @@ class Silent:
 
 @pytest.fixture
 async def lost() -> AsyncIterator[Api]:
-    """An API server whose node is out of service while its pods still stand there as running."""
+    """An API server whose node is out of service while its pods still show as running."""
 
     async def pod_there(request: web.Request) -> web.Response:
         return web.json_response(pod())
@@ -106,7 +106,7 @@ async def lost() -> AsyncIterator[Api]:
 async def test_a_client_that_was_not_bound_before_its_node_was_lost_is_let_go(
     lost: Api, others: int
 ) -> None:
-    """Its pod stands there as running for minutes: that pod is no other one that might have the address by now."""
+    """Law: a client on a lost node is released even without an earlier binding; its pod still shows as running, so the address is surely its own."""
     leader = Survivor()
     answers: dict[int, Answer] = {
         RequestCode.ORDERLYMQ_LOCK_TABLE: leader.locks,
@@ -123,7 +123,7 @@ async def test_a_client_that_was_not_bound_before_its_node_was_lost_is_let_go(
 
 
 async def test_leaders_that_do_not_answer_keep_no_queue_of_another_cluster(lost: Api) -> None:
-    """Law: a lost node has leaders of many Clusters; each that is silent would cost the others a second."""
+    """Law: silent leaders of one Cluster do not delay the queues of another one."""
     leader = Survivor()
     answers: dict[int, Answer] = {
         RequestCode.ORDERLYMQ_LOCK_TABLE: leader.locks,
@@ -156,7 +156,7 @@ async def test_leaders_that_do_not_answer_keep_no_queue_of_another_cluster(lost:
 
 
 async def test_a_pod_that_is_shown_after_its_lost_node_is_looked_at(lost: Api) -> None:
-    """Law: an operator that begins sees nodes and pods in any order, and each client of a lost node is expired."""
+    """Law: an operator that begins may see nodes and pods in any order; each client of a lost node is expired."""
     leader = Survivor()
     answers: dict[int, Answer] = {
         RequestCode.ORDERLYMQ_LOCK_TABLE: leader.locks,
@@ -179,7 +179,7 @@ async def test_a_pod_that_is_shown_after_its_lost_node_is_looked_at(lost: Api) -
 async def test_a_member_whose_locks_have_ended_leaves_its_group_with_its_node(
     lost: Api, others: int
 ) -> None:
-    """A share of the queues is kept for it as long as it is a member, and nobody would have them."""
+    """Law: a member without locks also leaves its group with its node; otherwise queues would be kept for it."""
     leader = Survivor()
 
     def members(request: RemotingCommand) -> RemotingCommand:
@@ -208,7 +208,7 @@ async def test_a_member_whose_locks_have_ended_leaves_its_group_with_its_node(
 async def test_a_living_pod_that_has_the_address_by_now_keeps_its_client(
     api: Api, others: int
 ) -> None:
-    """The pod of the client is gone, and another one may be the client behind the address."""
+    """Law: if a living pod now has the address of a deleted one, its client is kept: that pod may be the client."""
     leader = Survivor()
     answers: dict[int, Answer] = {
         RequestCode.ORDERLYMQ_LOCK_TABLE: leader.locks,
@@ -225,7 +225,7 @@ async def test_a_living_pod_that_has_the_address_by_now_keeps_its_client(
 
 
 async def test_a_death_that_was_lost_with_a_leader_is_reported_again(api: Api, others: int) -> None:
-    """One blank answer after the report proves nothing: the next leader may show the client again."""
+    """Law: a death that was reported to a lost leader is reported again to the next one; one empty answer proves nothing."""
     leader = Leader()
     answers: dict[int, Answer] = {
         RequestCode.ORDERLYMQ_LOCK_TABLE: leader.locks,
@@ -249,7 +249,7 @@ class Restarts:
         self._takeover = takeover
 
     def restart(self, at: str) -> None:
-        """Have the kubelet report that the container was started again."""
+        """Let the kubelet report that the container was started again."""
         self.found = pod(containerStatuses=[started(at)])
         self._takeover.pod_shown(self.found, gone=False)
 
@@ -289,7 +289,7 @@ async def restarts(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Resta
 async def test_the_next_process_of_a_container_keeps_its_locks_when_another_leader_comes(
     restarts: tuple[Restarts, Holder], seen: bool
 ) -> None:
-    """It has the client id of the former one; the next leader has no connection of it yet."""
+    """Law: the next process of a container keeps its locks after a change of leader; it has the old client id, and no connection yet."""
     container, leader = restarts
     leader.address = "10.244.1.9:5555"
     container.restart("2026-01-01T00:10:00Z")
@@ -305,12 +305,12 @@ async def test_the_next_process_of_a_container_keeps_its_locks_when_another_lead
 async def test_the_end_of_the_next_process_of_a_container_is_found_too(
     restarts: tuple[Restarts, Holder],
 ) -> None:
-    """A binding to the former process said that it had been dead for long."""
+    """Law: the end of a container's next process is found as well, although the binding named the former process."""
     container, leader = restarts
     leader.address = "10.244.1.9:5555"
     container.restart("2026-01-01T00:10:00Z")
     await leader.several_looks()
-    await asyncio.sleep(2)  # the look after the first one ends
+    await asyncio.sleep(2)  # The look after the first one ends.
 
     leader.connected = False
     container.restart("2026-01-01T00:20:00Z")
@@ -324,7 +324,7 @@ async def test_the_end_of_the_next_process_of_a_container_is_found_too(
 async def test_the_end_of_a_proxys_pod_proves_nothing_about_who_is_behind_it(
     restarts: tuple[Restarts, Holder], seen: bool
 ) -> None:
-    """The clients of a gateway have its address, and live on when it is restarted."""
+    """Law: a proxy's end does not prove the end of clients behind it: they have its address, and live on."""
     proxy, leader = restarts
     leader.client = BEHIND_A_PROXY
     if seen:
@@ -340,7 +340,7 @@ async def test_the_end_of_a_proxys_pod_proves_nothing_about_who_is_behind_it(
 async def test_a_pod_that_was_deleted_by_force_keeps_its_queues_until_its_kubelet_reports(
     others: int,
 ) -> None:
-    """With the kubelet down its processes run on; and as long as one is connected it may act."""
+    """Law: a pod deleted by force keeps its queues until its kubelet reports; its processes may run on while connected."""
     leader, events, asked = Holder(), list[Json](), asyncio.Event()
 
     async def node_there(request: web.Request) -> web.Response:
@@ -388,7 +388,7 @@ async def test_a_pod_that_was_deleted_by_force_keeps_its_queues_until_its_kubele
 
 
 def test_a_client_that_one_raft_group_has_a_connection_with_is_connected() -> None:
-    """Law: another group, which it has not asked for long, knows an old address and no connection."""
+    """Law: a client counts as connected if one raft group has a connection; another group may only know an old address."""
     places = frozenset({"10.244.1.9:4711"}), frozenset({"10.244.1.7:4711"})
     here = LockHolder("10.244.1.9:4711", True, places[0])
     there = LockHolder("10.244.1.7:4711", False, places[1])
@@ -402,7 +402,7 @@ def test_a_client_that_one_raft_group_has_a_connection_with_is_connected() -> No
 async def test_a_process_that_outlives_its_pod_and_becomes_a_consumer_is_found(
     others: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: nobody knows of its client when its pod is deleted by force; its kubelet kills it much later."""
+    """Law: the end of a process that outlives its force-deleted pod is found, even if it became a consumer only then."""
     monkeypatch.setattr("orderlymq_operator.kube.takeover.handover._SURE_S", 0.05)
     leader, events, looks = Survivor(), list[Json](), 0
 

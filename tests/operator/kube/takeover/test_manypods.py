@@ -1,4 +1,4 @@
-"""Many pods that end at the same time, most of which run no consumer; HTTP and remoting are real."""
+"""Many pods end at the same time, most without a consumer; HTTP and remoting are real."""
 
 import asyncio
 
@@ -29,7 +29,7 @@ from tests.operator.scripted import Answer, serving
 
 
 async def test_heartbeats_of_a_node_cost_nothing_whatever_taints_it_has() -> None:
-    """Law: a dedicated pool has its taint for ever, and its pods live."""
+    """Law: heartbeats of a tainted node cost nothing; a dedicated pool always has its taint, and its pods live."""
     server = ObjectServer()
     tainted = {**OUT_OF_SERVICE_NODE, "spec": {"taints": [{"key": "dedicated", "value": "batch"}]}}
     async with server.serving() as api:
@@ -48,7 +48,7 @@ async def test_heartbeats_of_a_node_cost_nothing_whatever_taints_it_has() -> Non
 
 
 async def test_a_lost_machine_with_many_pods_leaves_connections_to_others() -> None:
-    """Law: some pods are looked up at a time, and each that may have a consumer in the end."""
+    """Law: the pods of a lost machine are looked up some at a time, so connections stay free, and each is looked up in the end."""
     under_way = most = 0
     names = set()
 
@@ -80,7 +80,7 @@ async def test_a_lost_machine_with_many_pods_leaves_connections_to_others() -> N
 async def test_pods_without_consumers_cost_some_requests_for_all_of_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Law: the pods of a large Job neither fill the API server's connections nor ask brokers about each group."""
+    """Law: pods without consumers share a few requests; a large Job fills no connections and asks not once per group."""
     monkeypatch.setattr("orderlymq_operator.kube.takeover.handover._SURE_S", 0.1)
     server, client = ObjectServer(), RemotingClient()
     async with (
@@ -108,7 +108,7 @@ async def test_pods_without_consumers_cost_some_requests_for_all_of_them(
 async def test_a_consumer_that_ends_among_many_pods_waits_behind_none_of_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Law: its proof is looked for at once, because it is known to have a client; it waits for no broker."""
+    """Law: a consumer that ends among many pods is handled first, because its client is known; it waits for no broker."""
     monkeypatch.setattr("orderlymq_operator.kube.takeover.handover.BIND_S", 0.05)
     leader, asked = Holder(), list[str]()
 

@@ -21,7 +21,7 @@ RESTARTED = pod_facts(pod(containerStatuses=[started("2026-01-01T00:05:00Z")]))
 
 
 def test_a_client_is_bound_to_the_pod_that_has_its_address() -> None:
-    """Whatever the form of the address; an address of a node or from outside is no pod's."""
+    """Law: a client is bound to the pod with its address, in whatever form; a node's or outside address belongs to no pod."""
     pods = {LIVING.ip: LIVING}
 
     assert bind(CLIENT, LockHolder("10.244.1.9:40001", True, frozenset()), pods) == BOUND
@@ -45,7 +45,7 @@ def test_a_client_is_bound_to_the_pod_that_has_its_address() -> None:
 def test_the_end_of_a_proxys_pod_proves_nothing_about_who_is_behind_it(
     client_id: str, is_bound: bool, address: str
 ) -> None:
-    """Only the first part of a client id says where a client runs; in a dual stack either address may be meant."""
+    """Law: a client behind a proxy is not bound to it: the first part of its id says where it runs, in a dual stack by either address."""
     both = pod_facts(pod(podIPs=[{"ip": "10.244.1.9"}, {"ip": "fd00:10::9"}]))
     pods = dict.fromkeys(both.ips, both)
 
@@ -55,7 +55,7 @@ def test_the_end_of_a_proxys_pod_proves_nothing_about_who_is_behind_it(
 
 
 def test_a_client_stays_in_its_pod_when_another_container_is_started_later() -> None:
-    """A slow or restarted sidecar once hid every client of its pod from the proof of its death, until their leases ended."""
+    """Law: a client stays bound to its pod if another container (a slow or restarted sidecar) starts later."""
     pod_then = replace(LIVING, starts=("s1", None))
     bound = bind(CLIENT, LockHolder(f"{LIVING.ip}:1", True, frozenset()), {LIVING.ip: pod_then})
     assert bound is not None
@@ -68,7 +68,7 @@ def test_a_client_stays_in_its_pod_when_another_container_is_started_later() -> 
 
 
 def test_a_pod_that_lives_is_no_proof() -> None:
-    """Nor is one that is only being deleted, or that the API server says has failed: its node may be cut off."""
+    """Law: a living pod is no proof of death, nor one that is only being deleted or marked as failed: its node may be cut off."""
     for facts in ({"deleting": True}, {"phase": "Failed"}, {}):
         found = replace(LIVING, **facts)
         for node in (HEALTHY, SILENT, None):
@@ -78,7 +78,7 @@ def test_a_pod_that_lives_is_no_proof() -> None:
 @pytest.mark.parametrize("now", [None, SUCCESSOR])
 @pytest.mark.parametrize("node", [HEALTHY, SILENT])
 def test_a_pod_that_is_gone_is_no_proof_by_itself(now: object, node: Json) -> None:
-    """Deleted by force it is gone before its processes; with its kubelet down they run on, on a node that looks well."""
+    """Law: a deleted pod alone is no proof: deleted by force, its processes may run on while the kubelet is down."""
     found = SUCCESSOR if now is not None else None
 
     for last in (None, LIVING, replace(LIVING, deleting=True)):
@@ -90,7 +90,7 @@ def test_a_pod_that_is_gone_is_no_proof_by_itself(now: object, node: Json) -> No
 def test_the_last_word_of_the_kubelet_about_a_pod_that_is_gone_is_proof(
     now: object, node: Json
 ) -> None:
-    """It had ended every container before the pod went, or it has begun to kill them."""
+    """Law: a deleted pod is proven dead if its kubelet last said that all containers had ended, or were being killed."""
     found = SUCCESSOR if now is not None else None
 
     for last, kills in ((ENDED, []), (RESTARTED, []), (LIVING, [killing()])):
@@ -112,12 +112,12 @@ def test_the_last_word_of_the_kubelet_about_a_pod_that_is_gone_is_proof(
     ],
 )
 def test_a_kill_counts_only_for_the_container_that_ran_then(wrong: dict[str, str]) -> None:
-    """One of the second of its start may have been about the container before it."""
+    """Law: a kill event counts only for the container that ran then; one in the second of its start may be about the former one."""
     assert proof_of(LIVING, None, HEALTHY, None, [killing(**wrong)]) is None
 
 
 def test_every_container_must_have_been_killed() -> None:
-    """Nobody knows in which one a client runs; those that did not run had no client."""
+    """Law: every container that ran must have been killed, because nobody knows in which one the client runs."""
     start = "2026-01-01T00:00:00Z"
     both = replace(LIVING, containers=("main", "helper", "init"), starts=(start, start, None))
     kills = [killing(), killing(container="helper")]
@@ -127,13 +127,13 @@ def test_every_container_must_have_been_killed() -> None:
 
 
 def test_a_node_that_is_gone_with_its_pod_is_proof() -> None:
-    """It goes when its machine does, or on somebody's word; a pod of which no node is known proves nothing."""
+    """Law: a node that is gone with its pod is proof; a pod without a known node is not."""
     assert proof_of(LIVING, None, None) is not None
     assert proof_of(replace(LIVING, node=""), None, None) is None
 
 
 def test_a_restarted_container_is_proof_for_the_client_that_ran_in_it() -> None:
-    """Never for one that is connected: it may be the new one, which a late status showed as the old."""
+    """Law: a container's restart is proof for the client that ran before it, never for a connected client, which may be the new one."""
     for found, node in product((RESTARTED, ENDED), (HEALTHY, SILENT, None)):
         proof = proof_of(LIVING, found, node)
         assert proof is not None
@@ -142,7 +142,7 @@ def test_a_restarted_container_is_proof_for_the_client_that_ran_in_it() -> None:
 
 
 def test_a_pod_in_whose_phase_nothing_is_started_again_has_ended_as_a_whole() -> None:
-    """Its status needs no second look; one whose containers are started again does."""
+    """Law: a pod in a phase without restarts has ended as a whole; one whose containers start again must be looked at again."""
     for phase, whole in (("Succeeded", True), ("Failed", True), ("Running", False)):
         proof = proof_of(LIVING, replace(ENDED, phase=phase), HEALTHY)
         assert proof is not None
@@ -153,7 +153,7 @@ def test_a_pod_in_whose_phase_nothing_is_started_again_has_ended_as_a_whole() ->
 
 
 def test_a_restarted_helper_beside_a_living_consumer_is_no_proof() -> None:
-    """Nobody knows in which container a client runs: all must have ended, those that start first included."""
+    """Law: a restarted helper beside a living consumer is no proof: all containers, also init containers, must have ended."""
     early = {"name": "early", "state": {"running": {"startedAt": "2026-01-01T00:00:01Z"}}}
     both = pod_facts(pod(initContainerStatuses=[early]))
     changed = [started("2026-01-01T00:07:00Z")]
@@ -163,7 +163,7 @@ def test_a_restarted_helper_beside_a_living_consumer_is_no_proof() -> None:
 
 
 def test_a_node_out_of_service_is_proof_whatever_becomes_of_the_connection() -> None:
-    """The taint is somebody's word that the machine is off; nobody there closes a connection."""
+    """Law: the out-of-service taint of a node is proof even if the connection stands, because somebody says that the machine is off."""
     for found in (LIVING, None, SUCCESSOR):
         proof = proof_of(LIVING, found, OFF)
         assert proof is not None
@@ -180,5 +180,5 @@ def test_a_node_out_of_service_is_proof_whatever_becomes_of_the_connection() -> 
     ],
 )
 def test_the_host_of_an_address(address: str, host: str) -> None:
-    """As pods write it in their status."""
+    """Law: the host of an address has the form that pods have in their status."""
     assert host_of(address) == host

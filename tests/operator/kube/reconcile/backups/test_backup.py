@@ -321,7 +321,7 @@ async def test_a_job_without_its_image_is_made_again_with_another_one(
 
 
 async def test_a_job_of_somebody_else_stops_this_backup_alone(world: World) -> None:
-    """Law: a Backup whose Job cannot have its name fails and says so; the next one begins."""
+    """Law: a Backup fails and says so if somebody else's Job has the name of its Job; the next Backup begins all the same."""
     for name in ("monday-uid-shop-backup", "gone-uid-shop-delete"):
         foreign = {"name": name, "namespace": NAMESPACE, "uid": "foreign"}
         world.server.put(JOBS, {"apiVersion": "batch/v1", "kind": "Job", "metadata": foreign})
@@ -347,7 +347,7 @@ async def test_a_job_of_somebody_else_stops_this_backup_alone(world: World) -> N
 
 
 async def test_the_jobs_of_an_earlier_operator_count(world: World) -> None:
-    """Law: an upgrade makes no second Job, and a Backup waits for the one that stores, by whatever name."""
+    """Law: after an upgrade no second Job is made; a Backup also waits for a running Job that has the older version's name."""
     world.put("monday", spec={"deletionPolicy": "Delete"})
     await world.look("monday")
     rename_job(world.server, "monday-uid-shop-backup", "monday-backup")
@@ -369,7 +369,7 @@ async def test_the_jobs_of_an_earlier_operator_count(world: World) -> None:
 
 
 async def test_a_failure_that_stays_is_reported(world: World) -> None:
-    """Law: a broken admission hook answers 500 for ever, and a Backup that waits for it says so."""
+    """Law: a Backup that waits because the API server always answers 500 (a broken admission hook) says so."""
     world.put("monday")
     world.server.refused[f"POST {JOBS.path(NAMESPACE)}"] = (500, "failed calling webhook")
     for _ in range(4):
@@ -381,7 +381,7 @@ async def test_a_failure_that_stays_is_reported(world: World) -> None:
 
 
 async def test_a_refusal_of_a_moment_lets_no_backup_go(world: World) -> None:
-    """Law: what is stored would stay for ever, so the API server is asked again for a minute."""
+    """Law: a refusal that may pass does not let a deleted Backup go; the operator tries for a minute to delete its data."""
     world.put_deleted(datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
     world.server.rights = of_file("cluster")
     with pytest.raises(ForbiddenError):
@@ -392,7 +392,7 @@ async def test_a_refusal_of_a_moment_lets_no_backup_go(world: World) -> None:
 
 
 async def test_a_refusal_that_lasts_lets_no_backup_go(world: World) -> None:
-    """Law: only where the namespace closes what is stored is left; a quota is waited for."""
+    """Law: a lasting refusal lets a Backup go without its data only if the namespace is being deleted; a quota is waited for."""
     world.put_deleted()
     world.server.refused[JOBS.path(NAMESPACE)] = (403, "exceeded quota: jobs")
     due_s = await world.look("monday")
@@ -417,7 +417,7 @@ async def test_a_refusal_that_lasts_lets_no_backup_go(world: World) -> None:
 async def test_a_backup_is_made_of_the_cluster_that_runs(
     monkeypatch: pytest.MonkeyPatch, notes: dict[str, str], edit: dict[str, Any]
 ) -> None:
-    """Law: an edit that waits changes neither whether a Backup begins, nor what it asks, nor what its pod needs."""
+    """Law: a Backup is made as the running Cluster is; an edit of the Cluster that still waits does not change the Backup or its pod."""
     async with small_cluster(monkeypatch.setattr) as small:
         for _ in range(3):
             await small.reconciler.reconcile(KEY)

@@ -1,4 +1,4 @@
-"""A new Cluster begins with a backup: every replica, before any broker runs, and never again."""
+"""A new Cluster that begins from a backup: every replica is restored before any broker runs, and only once."""
 
 import json
 from collections.abc import AsyncIterator
@@ -45,7 +45,7 @@ class World:
     server: ObjectServer
     inventory: Inventory
     reconciler: ClusterReconciler
-    # Statuses of init containers that somebody's webhook has put in front.
+    # The states of init containers that a webhook has put in front of ours.
     injected: tuple[Json, ...] = ()
 
     async def look(self, times: int = 1) -> None:
@@ -54,7 +54,7 @@ class World:
             await self.reconciler.reconcile(KEY)
 
     async def asked_for(self, seconds: float) -> tuple[list[float], int]:
-        """Reconcile as often as is asked for in that time; return the pauses, and how many requests that were."""
+        """Reconcile as often as the operator asks for in that time; return the pauses and the number of requests."""
         self.server.asked.clear()
         pauses: list[float] = []
         while sum(pauses) < seconds:
@@ -80,12 +80,12 @@ class World:
         return found
 
     def template(self) -> Json | None:
-        """Return the pods that the StatefulSet of the group makes now."""
+        """Return the pod template that the group's StatefulSet has now."""
         found = self.server.find(STATEFUL_SETS, NAMESPACE, "revived-0")
         return None if found is None else dict(found["spec"]["template"])
 
     def restores(self) -> bool:
-        """Return whether a pod that is made now would restore."""
+        """Return whether a pod that is made now would restore the backup."""
         template = self.template()
         assert template is not None
         return "initContainers" in template["spec"]
@@ -96,7 +96,7 @@ class World:
         return str(found["metadata"]["uid"])
 
     def start_pod(self, node: int, said: Json | str | None = None, of: str = "") -> None:
-        """Let Kubernetes make a pod of the group as the StatefulSet says; *said* is its restore's last word.
+        """Let Kubernetes make a pod of the group from the StatefulSet; *said* is the last message of its restore.
 
         *of* is the UID of a former StatefulSet.
         """
@@ -124,7 +124,7 @@ class World:
         )
 
     def kept_bytes(self) -> int:
-        """Return how many bytes of messages a pod that is made now keeps, by the settings that it reads."""
+        """Return how many bytes of messages a pod that is made now keeps, according to its settings."""
         template = self.template()
         settings = self.server.find(CONFIG_MAPS, NAMESPACE, "revived-0")
         assert template is not None
@@ -139,7 +139,7 @@ class World:
         self._wait(node, {"waiting": {"reason": "ImagePullBackOff"}})
 
     def refuse(self, node: int, error: str) -> None:
-        """Let a pod of the group have failed to restore; it will try again."""
+        """Let the restore in a pod of the group fail; the pod will try again."""
         ended = {"terminated": {"exitCode": 1, "message": json.dumps({"error": error})}}
         self._wait(node, {"waiting": {"reason": "CrashLoopBackOff"}}, ended)
 
@@ -159,7 +159,7 @@ class World:
         self.server.put(PODS, {**made, "metadata": meta, "status": status})
 
     def template_is(self, revision: str) -> None:
-        """Let Kubernetes have taken note of the StatefulSet's template."""
+        """Let Kubernetes have seen the newest template of the StatefulSet."""
         found = self.server.find(STATEFUL_SETS, NAMESPACE, "revived-0")
         assert found is not None
         self.server.put(STATEFUL_SETS, {**found, "status": {"updateRevision": revision}})
@@ -209,7 +209,7 @@ async def restored(world: World) -> None:
 
 
 async def test_no_broker_runs_before_every_replica_is_restored(world: World) -> None:
-    """Law: the pods restore one and the same backup, and make room for brokers when all have it."""
+    """Law: all pods restore the same backup; brokers start when every pod has it."""
     await world.look()
     without = world.template()
     end_job(world.server, "revived-restore", report())
@@ -243,7 +243,7 @@ async def test_no_broker_runs_before_every_replica_is_restored(world: World) -> 
 async def test_a_container_that_a_webhook_put_in_front_says_nothing(
     world: World, state: Json
 ) -> None:
-    """Law: what is restored is asked of the container that restores, by its name."""
+    """Law: the result of a restore is read from the restoring container, found by its name, not from one that a webhook added."""
     world.injected = ({"name": "mesh-init", "state": state},)
 
     await restored(world)
@@ -252,7 +252,7 @@ async def test_a_container_that_a_webhook_put_in_front_says_nothing(
 
 
 async def test_a_restore_that_takes_long_is_looked_at_ever_more_rarely(world: World) -> None:
-    """Law: hours of download cost no list of all objects a second; the pace is that of any Cluster that waits."""
+    """Law: a restore that takes hours is looked at no more often than any waiting Cluster; it costs no list each second."""
     await world.look()
     searching = await world.asked_for(60)
     end_job(world.server, "revived-restore", report())
@@ -263,7 +263,7 @@ async def test_a_restore_that_takes_long_is_looked_at_ever_more_rarely(world: Wo
 
     for pauses, asked in (searching, restoring):
         assert (pauses[0], pauses[-1]) == (FIRST_S, MAX_S)
-        # Pods, StatefulSets and what the restore itself looks at; the first time all that was read before.
+        # Lists of pods and StatefulSets, and what the restore itself reads; at first everything had been read before.
         assert asked < 5 * len(pauses) + 30
     for node in (1, 2, 3):
         world.start_pod(node, report())
@@ -273,9 +273,9 @@ async def test_a_restore_that_takes_long_is_looked_at_ever_more_rarely(world: Wo
 
 async def test_a_replica_is_never_restored_again(world: World) -> None:
     """
-    Law: not when its volume and pod are lost, nor when the status, or the name servers with their mark, are lost as well.
+    Law: a replica is never restored again, even if its volume and pod, the status, or the name servers' mark are lost.
 
-    Each of them alone keeps a replica from forgetting what it has acknowledged.
+    A second restore would make the replica forget what it has acknowledged. Each of the marks alone prevents that.
     """
     await restored(world)
     world.server.drop(JOBS, NAMESPACE, "revived-restore")
@@ -300,7 +300,7 @@ async def test_a_replica_is_never_restored_again(world: World) -> None:
 
 
 async def test_the_mark_is_there_before_a_broker_is(world: World) -> None:
-    """Law: an operator that ends between two steps goes on with the mark, and restores nothing."""
+    """Law: the mark is written before a broker runs, so an operator that ends between the two steps restores nothing again."""
     await world.look()
     end_job(world.server, "revived-restore", report())
     await world.look(2)
@@ -314,7 +314,7 @@ async def test_the_mark_is_there_before_a_broker_is(world: World) -> None:
 
 
 async def test_what_a_former_cluster_of_the_name_left_counts_for_nothing(world: World) -> None:
-    """Law: neither the Job that looked for its backup, nor its pods, which restored volumes that are gone."""
+    """Law: the Job and the pods of a former Cluster of the name do not count; they restored volumes that are gone."""
     former = {"kind": "Cluster", "name": "revived", "uid": "former"}
     await world.look()
     job = world.server.find(JOBS, NAMESPACE, "revived-restore")
@@ -324,7 +324,7 @@ async def test_what_a_former_cluster_of_the_name_left_counts_for_nothing(world: 
     end_job(world.server, "revived-restore", report())
     await world.look(2)
     waited = (world.template(), world.ready())
-    world.server.drop(JOBS, NAMESPACE, "revived-restore")  # Kubernetes does it with the owner
+    world.server.drop(JOBS, NAMESPACE, "revived-restore")  # Kubernetes deletes it with its owner.
     await world.look()
     end_job(world.server, "revived-restore", report())
     await world.look(2)
@@ -337,7 +337,7 @@ async def test_what_a_former_cluster_of_the_name_left_counts_for_nothing(world: 
 
 
 async def test_a_job_of_somebody_else_is_named(world: World) -> None:
-    """Law: it is waited for by nobody, because nobody takes it away."""
+    """Law: a Job of somebody else that has our Job's name is reported, because nothing removes it by itself."""
     meta = {"name": "revived-restore", "namespace": NAMESPACE}
     world.server.put(JOBS, {"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": {}})
     await world.look()
@@ -347,7 +347,7 @@ async def test_a_job_of_somebody_else_is_named(world: World) -> None:
 
 
 async def test_a_pod_that_cannot_restore_says_why(world: World) -> None:
-    """Law: the sentence stands in the condition, no broker runs, and one that restored another backup counts not."""
+    """Law: a pod that cannot restore gives its reason in the condition, and no broker runs; a pod with another backup does not count."""
     await world.look()
     end_job(world.server, "revived-restore", report())
     await world.look(2)
@@ -364,7 +364,7 @@ async def test_a_pod_that_cannot_restore_says_why(world: World) -> None:
 async def test_what_restores_without_its_image_is_made_again_with_another_one(
     world: World,
 ) -> None:
-    """Law: the Job that looks for the backup, and the pods that restore; both wait until then, and say for what."""
+    """Law: the Job and the pods of a restore that cannot pull their image are made again with a new image; the condition says so."""
     await world.look()
     lack_image(world.server, "revived-restore")
     await world.look()
@@ -402,7 +402,7 @@ async def test_what_restores_without_its_image_is_made_again_with_another_one(
 async def test_a_backup_that_does_not_fit_starts_nothing(
     world: World, said: Json | str, named: str
 ) -> None:
-    """Law: what cannot be restored is reported before a volume is made."""
+    """Law: a backup that does not fit the Cluster is reported before any volume is made."""
     await world.look()
     end_job(world.server, "revived-restore", said, failed=4)
     await world.look()
@@ -417,9 +417,9 @@ async def test_a_replica_that_refuses_is_restored_with_what_the_cluster_says_lat
     world: World,
 ) -> None:
     """
-    Law: it alone judges whether retention would delete messages, as its files may have more bytes or fewer.
+    Law: a replica that refuses a backup, because retention would delete messages, is restored after the Cluster's settings are corrected.
 
-    Its refusal ends with a cure of the Cluster: its pod is made again with the new settings, once there are some.
+    Only the replica can judge that, because its files may have more bytes or fewer. Its pod is made again with the new settings.
     """
     world.change(storage={"size": "4Gi"})
     await world.look()

@@ -1,4 +1,4 @@
-"""Deletions of Backups: what is stored goes first where that is wanted, and nothing waits for ever."""
+"""Deletions of Backups: the stored data is deleted first if that is wanted, and nothing waits forever."""
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -36,7 +36,7 @@ def is_held(world: World) -> bool:
 
 
 async def delete_while_it_runs(world: World, at: datetime) -> None:
-    """Delete a Backup that runs with all that goes with it, as `--cascade=foreground` does, at a time."""
+    """Delete a running Backup and everything that it owns, as `--cascade=foreground` does, at a given time."""
     world.put("monday", spec={"deletionPolicy": "Delete"})
     await world.look("monday")
     when = at.strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -63,7 +63,7 @@ def _pod(world: World, job: str) -> Json:
 
 
 async def test_what_is_stored_goes_first_where_that_is_wanted(world: World) -> None:
-    """Law: the finalizer holds a Backup until its Job has deleted, and one that retains has none."""
+    """Law: the finalizer keeps a Backup until its Job has deleted the data; a Backup that retains its data has no finalizer."""
     world.put(
         "monday", spec={"deletionPolicy": "Delete"}, status={"phase": "Complete", "backupId": ID}
     )
@@ -95,7 +95,7 @@ async def test_what_is_stored_goes_first_where_that_is_wanted(world: World) -> N
 
 
 async def test_nothing_stored_is_deleted_by_what_a_silent_watch_showed(world: World) -> None:
-    """Law: a person who keeps it after all, as the status advises, is heard."""
+    """Law: nothing stored is deleted because of an old state of the watch; if a person now wants to keep it, it is kept."""
     world.put_deleted()
     await world.inventory.refresh()
     found = world.server.find(BACKUPS, NAMESPACE, "monday")
@@ -113,7 +113,7 @@ async def test_nothing_stored_is_deleted_by_what_a_silent_watch_showed(world: Wo
 async def test_what_is_stored_is_deleted_by_a_pod_as_the_cluster_s_were(
     world: World, user: Json
 ) -> None:
-    """Law: that the Cluster is gone changes nothing of image, pull secrets, nodes and user."""
+    """Law: data is deleted by a pod with the Cluster's image, pull secrets, nodes and user, even if the Cluster is gone."""
     spec: Json = {
         "image": "registry.example/orderlymq:7",
         "imagePullSecrets": ["registry"],
@@ -140,7 +140,7 @@ async def test_what_is_stored_is_deleted_by_a_pod_as_the_cluster_s_were(
 
 
 async def test_only_the_job_that_was_looked_at_is_deleted(world: World) -> None:
-    """Law: another one of its name, made by another operator meanwhile, runs on."""
+    """Law: the operator deletes only the Job that it has read; a new Job of the same name runs on."""
     job = "monday-uid-shop-backup"
     world.put("monday")
     await world.look("monday")
@@ -161,7 +161,7 @@ async def test_only_the_job_that_was_looked_at_is_deleted(world: World) -> None:
 
 
 async def test_a_backup_that_never_began_holds_no_deletion_back(world: World) -> None:
-    """Law: a Job that lacks an image of before has stored nothing."""
+    """Law: a Backup whose Job never started, because its image was missing, can be deleted immediately: it has stored nothing."""
     world.put("monday", spec={"deletionPolicy": "Delete"})
     await world.look("monday")
     lack_image(world.server, "monday-uid-shop-backup")
@@ -179,7 +179,7 @@ async def test_a_backup_that_never_began_holds_no_deletion_back(world: World) ->
 
 
 async def test_a_backup_of_a_former_one_s_name_is_deleted_too(world: World) -> None:
-    """Law: the finished Job of another Backup of the same name says nothing about this one."""
+    """Law: a finished Job of another Backup of the same name does not mean that this Backup's data is deleted."""
     for uid in ("former", "present"):
         world.put(
             "monday",
@@ -198,7 +198,10 @@ async def test_a_backup_of_a_former_one_s_name_is_deleted_too(world: World) -> N
 
 
 async def test_the_next_waits_for_one_that_is_deleted_while_it_runs(world: World) -> None:
-    """Law: brokers refuse a second copy, so the next one would fail. It waits for no deletion of what is stored."""
+    """Law: the next Backup waits until a deleted one has stopped, because brokers refuse two copies at a time.
+
+    It does not wait until data is deleted.
+    """
     world.put("tuesday", creationTimestamp="2026-01-02T00:00:00Z")
     await delete_while_it_runs(world, datetime.now(UTC))
     for name in ("monday", "tuesday"):
@@ -216,7 +219,7 @@ async def test_the_next_waits_for_one_that_is_deleted_while_it_runs(world: World
 async def test_a_backup_that_is_deleted_with_its_job_waits_for_the_pod(
     world: World, is_stored: bool
 ) -> None:
-    """Law: a pod that is ending may store something, and what it has stored goes before the Backup."""
+    """Law: a deleted Backup waits for its ending pod, which may still store something; that data is deleted before the Backup goes."""
     await delete_while_it_runs(world, datetime.now(UTC))
     await world.look("monday")
     held, reason = is_held(world), world.reason("monday")
@@ -225,7 +228,7 @@ async def test_a_backup_that_is_deleted_with_its_job_waits_for_the_pod(
         world.server, "monday-uid-shop-backup", report() if is_stored else {"error": "terminated"}
     )
     assert job is not None
-    world.server.put(JOBS, job)  # what is being deleted gets no condition
+    world.server.put(JOBS, job)  # An object that is being deleted gets no condition.
     await world.look("monday")
 
     assert (held, reason) == (True, "BackupRunning")
@@ -234,7 +237,7 @@ async def test_a_backup_that_is_deleted_with_its_job_waits_for_the_pod(
 
 
 async def test_a_pod_that_never_ends_keeps_no_backup(world: World) -> None:
-    """Law: nobody ends the pod of a lost node."""
+    """Law: a pod that never ends (its node is lost) keeps a Backup only for a limited time."""
     await delete_while_it_runs(world, datetime.now(UTC) - timedelta(seconds=ENDING_S + 1))
     await world.look("monday")
 
@@ -243,7 +246,7 @@ async def test_a_pod_that_never_ends_keeps_no_backup(world: World) -> None:
 
 @pytest.mark.parametrize("has_role", [True, False])
 async def test_a_namespace_that_is_deleted_waits_for_no_job(world: World, has_role: bool) -> None:
-    """Law: where no Job can be made, or read, any more the Backup goes, and what is stored stays."""
+    """Law: in a namespace that is being deleted no Job can be made or read, so the Backup goes and its data stays."""
     world.put_deleted()
     world.server.terminating = True
     if not has_role:

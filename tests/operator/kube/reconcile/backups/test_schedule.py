@@ -1,4 +1,4 @@
-"""Reconciles of ScheduledBackups in virtual time: Backups come at their times, once, and old ones go."""
+"""Reconciles of ScheduledBackups in virtual time: each Backup is made once at its time, and old ones are deleted."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ SPEC: Json = {
 
 @dataclass
 class World:
-    """An API server with the schedule `nightly`, and a clock that only tests move."""
+    """An API server with the schedule `nightly`, and a clock that only the tests move."""
 
     server: ObjectServer
     inventory: Inventory
@@ -85,7 +85,7 @@ async def world() -> AsyncIterator[World]:
 
 
 async def test_a_backup_is_made_at_its_time_once(world: World) -> None:
-    """Law: nothing at the creation of a schedule; then one for each time, however often the operator looks."""
+    """Law: a new schedule makes no Backup immediately; later it makes one for each time, however often the operator looks."""
     await world.look()
     early = world.backups()
     await world.look(hours=14, minutes=30)
@@ -102,7 +102,7 @@ async def test_a_backup_is_made_at_its_time_once(world: World) -> None:
 
 
 async def test_one_is_made_twice_by_nobody(world: World) -> None:
-    """Law: an operator that ended before it wrote down what it made makes nothing more, and calls nothing overdue."""
+    """Law: an operator that ended before it noted a Backup makes no second one after its restart, and reports none as overdue."""
     await world.look()
     before = world.server.find(SCHEDULED_BACKUPS, *KEY)
     await world.look(hours=14, minutes=30)
@@ -119,7 +119,7 @@ async def test_one_is_made_twice_by_nobody(world: World) -> None:
 
 
 async def test_a_schedule_goes_on_after_a_clock_was_ahead(world: World) -> None:
-    """Law: what the operator noted on a machine a month ahead leaves no night out, and no Backup is made twice."""
+    """Law: if the operator's clock was a month ahead for a while, no night is left out afterwards and no Backup is made twice."""
     await world.look()
     await world.look(days=30)
     ahead = world.status()["nextScheduleTime"]
@@ -147,7 +147,7 @@ async def test_the_next_waits_for_the_end_of_one_that_runs(world: World) -> None
 
 
 async def test_one_that_has_not_ended_when_the_next_is_due_is_reported(world: World) -> None:
-    """Law: who looks at the schedule alone sees that no Backup is made, and why."""
+    """Law: if a Backup still runs when the next one is due, the schedule's condition says that none is made, and why."""
     await world.look()
     await world.look(hours=14, minutes=30)
     await world.look(hours=23, minutes=59)
@@ -165,7 +165,7 @@ async def test_one_that_has_not_ended_when_the_next_is_due_is_reported(world: Wo
 
 
 async def test_prometheus_hears_of_the_last_backup_and_of_one_that_failed(world: World) -> None:
-    """Law: who has no eye on conditions and events sees how old the newest complete one is, until the schedule is gone."""
+    """Law: metrics show how old the newest complete Backup is and whether one failed, until the schedule is deleted."""
 
     def shown(name: str) -> float | None:
         labels = {"namespace": NAMESPACE, "scheduled_backup": "nightly"}
@@ -192,7 +192,10 @@ async def test_prometheus_hears_of_the_last_backup_and_of_one_that_failed(world:
 
 
 async def test_old_ones_go_with_what_is_stored(world: World) -> None:
-    """Law: keepLast complete ones stay, however many nights; a failure is reported and removes none of them."""
+    """Law: the newest `keepLast` complete Backups stay; older ones go with their data.
+
+    A failed Backup removes none of them.
+    """
     await world.look()
     await world.look(hours=14, minutes=30)
     for night in range(6):
@@ -219,7 +222,7 @@ async def test_old_ones_go_with_what_is_stored(world: World) -> None:
 
 @pytest.mark.parametrize("unseen", ["keeps more", "deleted another"])
 async def test_none_goes_by_what_a_silent_watch_showed(world: World, unseen: str) -> None:
-    """Law: what is deleted is deleted for good, so schedule and Backups are read before."""
+    """Law: the operator reads schedule and Backups again before it deletes one, because its watch may be late."""
     await world.look()
     for hours in (14.5, 24, 24):
         await world.look(hours=hours)
@@ -239,7 +242,7 @@ async def test_none_goes_by_what_a_silent_watch_showed(world: World, unseen: str
 
 
 async def test_an_old_one_that_somebody_deletes_first_is_no_failure(world: World) -> None:
-    """Law: what no watch has shown yet refuses nothing; a condition that changed for that would be an event."""
+    """Law: it is no failure if somebody deletes an old Backup first; no condition changes."""
     await world.look()
     for _ in range(3):
         await world.look(days=1)
@@ -284,7 +287,7 @@ async def test_an_invalid_schedule_is_reported(world: World, spec: Json) -> None
 async def test_a_backup_that_the_api_server_refuses_is_reported(
     world: World, status: int, looks: int, reason: str
 ) -> None:
-    """Law: a schedule that makes nothing is not Ready; the sentence is the API server's own."""
+    """Law: a schedule whose Backup the API server refuses is not Ready; its condition has the API server's own sentence."""
     await world.look()
     world.server.refused[f"POST {BACKUPS.path(NAMESPACE)}"] = (status, "exceeded quota: backups")
     told: list[str] = []
@@ -302,7 +305,7 @@ async def test_a_backup_that_the_api_server_refuses_is_reported(
 
 
 async def test_what_a_former_schedule_of_the_name_has_stored_stays(world: World) -> None:
-    """Law: its Backups go with it a while later; until then, and where somebody keeps them, the new one deletes none."""
+    """Law: a new schedule does not delete the Backups of a former one of its name, which may stay for a while or be kept."""
     await world.look()
     for _ in range(2):
         await world.look(days=1)

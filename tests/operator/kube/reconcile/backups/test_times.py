@@ -15,13 +15,13 @@ def at(text: str) -> datetime:
 
 
 def test_times_are_those_of_the_zone() -> None:
-    """Law: half past two in Berlin is 01:30 UTC in winter and 00:30 in summer."""
+    """Law: times are in the schedule's time zone: half past two in Berlin is 01:30 UTC in winter and 00:30 in summer."""
     assert NIGHTLY.after(at("2026-01-10T12:00")) == at("2026-01-11T01:30")
     assert NIGHTLY.after(at("2026-07-10T12:00")) == at("2026-07-11T00:30")
 
 
 def test_no_day_is_left_out_or_doubled_when_clocks_change() -> None:
-    """Law: one Backup a day, though 02:30 does not exist on one day and exists twice on another."""
+    """Law: there is one Backup a day, even if 02:30 is skipped or comes twice when the clocks change."""
     for first in ("2026-03-26T12:00", "2026-10-22T12:00"):
         moment, days = at(first), []
         for _ in range(6):
@@ -32,7 +32,7 @@ def test_no_day_is_left_out_or_doubled_when_clocks_change() -> None:
 
 @pytest.mark.parametrize("text", ["30 2 * * *", "15 2,3 * * *", "*/20 * * * *", "@hourly"])
 def test_the_next_time_is_never_a_past_one(text: str) -> None:
-    """Law: in the hours around both changes of the clocks, too: a time of the past would be made up for immediately."""
+    """Law: the next time is never in the past, not even near a change of the clocks; such a time would fire immediately."""
     schedule = Schedule.parse(text, "Europe/Berlin")
     for first in ("2026-03-29T00:00", "2026-10-25T00:00"):
         for minutes in range(0, 240, 5):
@@ -60,7 +60,7 @@ def test_what_never_comes_is_refused_by_the_field(text: str, zone: str, named: s
 
 
 def test_a_time_is_noted_before_it_comes_and_fires_once() -> None:
-    """Law: over a day with a look each minute each hour fires once, at its time."""
+    """Law: with one look each minute, each hour of a day fires exactly once, at its time."""
     hourly = Schedule.parse("@hourly", "UTC")
     noted, fired, now = None, [], at("2026-01-01T00:10")
     for _ in range(24 * 60):
@@ -77,7 +77,7 @@ def test_a_time_is_noted_before_it_comes_and_fires_once() -> None:
 
 
 def test_the_newest_of_those_that_were_missed_is_made_up_for() -> None:
-    """Law: an operator that was away for days makes one Backup, not one for each."""
+    """Law: an operator that was away for days makes up for the newest missed time only."""
     found = due(
         NIGHTLY, at("2026-01-02T01:30"), at("2026-01-09T12:00"), suspended=False, busy=False
     )
@@ -105,7 +105,7 @@ def test_the_newest_time_is_found_however_many_were_missed(text: str, newest: st
 
 
 def test_one_that_runs_holds_the_next_back() -> None:
-    """Law: it is not forgotten either."""
+    """Law: a Backup that still runs delays the next one, which is not forgotten."""
     noted, now = at("2026-01-02T01:30"), at("2026-01-02T02:00")
 
     assert due(NIGHTLY, noted, now, suspended=False, busy=True) == Due(None, noted)
@@ -113,7 +113,7 @@ def test_one_that_runs_holds_the_next_back() -> None:
 
 
 def test_what_is_due_in_a_suspension_is_not_made_up_for() -> None:
-    """Law: the first time after it is the next one."""
+    """Law: times during a suspension are not made up for; the first time after it is the next one."""
     now = at("2026-01-09T12:00")
     asleep = due(NIGHTLY, at("2026-01-02T01:30"), now, suspended=True, busy=False)
     awake = due(NIGHTLY, asleep.following, now, suspended=False, busy=False)
@@ -123,7 +123,7 @@ def test_what_is_due_in_a_suspension_is_not_made_up_for() -> None:
 
 
 def test_a_time_of_another_schedule_counts_no_more() -> None:
-    """Law: an edit of the schedule fires nothing by itself."""
+    """Law: an edit of the schedule does not fire by itself."""
     found = due(
         NIGHTLY, at("2026-01-02T05:00"), at("2026-01-02T06:00"), suspended=False, busy=False
     )
@@ -132,7 +132,7 @@ def test_a_time_of_another_schedule_counts_no_more() -> None:
 
 
 def test_a_time_that_a_clock_ahead_has_noted_counts_no_more() -> None:
-    """Law: a month of Backups is not left out because a machine was a month ahead for a moment."""
+    """Law: a time far in the future, noted while a clock was wrong, is dropped, so no Backups are left out."""
     noted, now = at("2026-02-10T01:30"), at("2026-01-09T12:00")
     found = due(NIGHTLY, noted, now, suspended=False, busy=False)
 
@@ -141,7 +141,7 @@ def test_a_time_that_a_clock_ahead_has_noted_counts_no_more() -> None:
 
 @pytest.mark.parametrize("text", ["30 2 * * *", "15 2,3 * * *", "*/20 * * * *", "@hourly"])
 def test_a_time_stands_from_when_it_is_noted_until_it_comes(text: str) -> None:
-    """Law: also in the hours around both changes of the clocks; one that were noted again might never come."""
+    """Law: a noted time stays the same until it comes, also near a change of the clocks; otherwise it might never come."""
     schedule = Schedule.parse(text, "Europe/Berlin")
     for first in ("2026-03-29T00:00", "2026-10-25T00:00"):
         now = at(first)

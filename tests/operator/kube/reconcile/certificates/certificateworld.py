@@ -1,4 +1,4 @@
-"""One group of a Cluster with certificates: its Secrets at an API server of ours, and its pods, which try them by handshakes."""
+"""One group of a Cluster with certificates: our small API server has its Secrets, and its pods try them by handshakes."""
 
 import base64
 import ssl
@@ -53,7 +53,7 @@ class World:
         return problem
 
     async def rest(self) -> list[Issued | None]:
-        """Reconcile and replace one pod at a time until nothing is left to do; return what pods have."""
+        """Reconcile, and replace one pod at a time, until nothing is left to do; return what certificates the pods have."""
         for _ in range(40):
             problem = await self.settle()
             assert not problem
@@ -63,7 +63,7 @@ class World:
         raise AssertionError("it never rests")
 
     def roll(self) -> bool:
-        """Replace the first pod that the template does not agree with."""
+        """Replace the first pod that does not agree with the template."""
         template = self.live.made["StatefulSet", GROUP]["spec"]["template"]
         for node in range(3):
             name = f"{GROUP}-{node}"
@@ -78,11 +78,11 @@ class World:
         return False
 
     def said(self, name: str) -> Issued | None:
-        """Return what a pod says that it was made with."""
+        """Return the certificates that a pod was made with."""
         return Issued.parsed(self.live.pods[name].annotations.get(names.ANNOTATION_CERTIFICATES))
 
     def check(self) -> None:
-        """Every pod can call every other one: by TLS with what its Secret holds, or plain where both permit it."""
+        """Check that every pod can call every other one: by TLS with its Secret, or without it if both permit that."""
         every = {name: self.said(name) for name in self.live.pods}
         for (name, mine), (other, yours) in permutations(every.items(), 2):
             if mine is None or yours is None:
@@ -93,13 +93,13 @@ class World:
             handshake(self.context(name, mine, server=False), server)
 
     def context(self, name: str, issued: Issued, *, server: bool) -> ssl.SSLContext:
-        """Return how a pod speaks, from the items that its volume would show."""
+        """Return a pod's TLS context, made from the items that its volume would show."""
         secret = self.secret(names.certificates_secret(GROUP, issued.made.number))
         file = self.folder / f"{server}.pem"
         file.write_text(text(secret, f"{name}.crt") + text(secret, f"{name}.key"))
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
-        # The clock is the test's own; `check` compares times.
+        # OpenSSL does not compare times, because the clock is the test's own; `check` compares them.
         context.verify_flags |= _NO_CHECK_TIME
         context.verify_mode = ssl.CERT_REQUIRED
         context.load_verify_locations(cadata=text(secret, "ca.crt"))
@@ -127,7 +127,7 @@ def text(secret: Json, key: str) -> str:
 
 
 def facts(every: list[Issued | None]) -> set[tuple[str, int, int, frozenset[int]] | None]:
-    """Return mode, number, signer and trusts of sets."""
+    """Return mode, number, signer and trusted authorities of each set."""
     return {
         (each.mode, each.made.number, each.made.signer, each.made.trusts) if each else None
         for each in every

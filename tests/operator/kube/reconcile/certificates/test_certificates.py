@@ -1,4 +1,4 @@
-"""The Secrets of a Cluster's certificates: made by an API server of ours, and tried by handshakes between its pods."""
+"""The Secrets of a Cluster's certificates: our API server keeps them, and handshakes between pods try them."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -50,7 +50,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 
 async def test_a_new_group_enforces_certificates_from_its_first_pod_on(world: World) -> None:
-    """One authority, one set; nothing is written once it is there; nothing of it can be changed."""
+    """Law: a new group uses TLS from its first pod, with one authority and one set of certificates, which are never written again."""
     found = await world.rest()
 
     assert facts(found) == {("enforcing", 1, 1, frozenset({1}))}
@@ -63,7 +63,10 @@ async def test_a_new_group_enforces_certificates_from_its_first_pod_on(world: Wo
 
 
 async def test_a_pod_mounts_its_own_key_and_never_the_authority_s(world: World) -> None:
-    """The template is one for all pods; the pod's name chooses what its container sees."""
+    """Law: a pod mounts only its own key, never the authority's.
+
+    All pods share one template; the pod's name chooses the files.
+    """
     await world.rest()
 
     spec = world.live.made["StatefulSet", GROUP]["spec"]["template"]["spec"]
@@ -85,7 +88,7 @@ async def test_a_pod_mounts_its_own_key_and_never_the_authority_s(world: World) 
 
 
 async def test_certificates_and_then_the_authority_are_renewed_in_time(world: World) -> None:
-    """Pods are replaced one by one; after each step all of them know each other."""
+    """Law: certificates, and later the authority, are renewed in time; pods are replaced one by one and always trust each other."""
     begin = world.now[0]
     await world.rest()
 
@@ -105,7 +108,7 @@ async def test_certificates_and_then_the_authority_are_renewed_in_time(world: Wo
 async def test_a_running_group_changes_over_and_back_by_way_of_permissive_pods(
     world: World,
 ) -> None:
-    """Two rolls each way; a pod that enforces never meets one that speaks plain."""
+    """Law: a group switches TLS on or off in two rolls; pods that accept both come between, so that no call fails."""
     world.change(internalTls="Disabled")
     assert facts(await world.rest()) == {None}
 
@@ -122,7 +125,7 @@ async def test_a_running_group_changes_over_and_back_by_way_of_permissive_pods(
 
 
 async def test_a_group_of_an_earlier_version_stays_as_it_is(world: World) -> None:
-    """A new operator restarts nothing; the field says when a person wants it."""
+    """Law: a new operator does not restart a group of an earlier version; TLS begins when a person sets the field."""
     world.change(internalTls="Disabled")
     await world.rest()
     world.server.asked.clear()
@@ -136,7 +139,7 @@ async def test_a_group_of_an_earlier_version_stays_as_it_is(world: World) -> Non
 async def test_an_operator_whose_clock_is_wrong_makes_no_certificates(
     tmp_path: Path, off: timedelta
 ) -> None:
-    """Law: what it made would begin when the clock says so, or be over too early, and pods would be rolled into it."""
+    """Law: an operator whose clock is wrong makes no certificates; their validity would be wrong too."""
     right = datetime.now(UTC).replace(microsecond=0)
     server, now = ObjectServer(), [right + off]
     async with server.serving() as api:
@@ -156,7 +159,7 @@ async def test_an_operator_whose_clock_is_wrong_makes_no_certificates(
 
 
 async def test_a_step_waits_for_a_pod_that_is_away_and_for_a_paused_cluster(world: World) -> None:
-    """It might come back with any set; a person who pauses wants nothing changed."""
+    """Law: no next step is made while a pod is missing or the Cluster is paused; the pod might come back with any set."""
     await world.rest()
     world.server.asked.clear()
     world.now[0] += CERTIFICATE_LIFE * 2 / 3
@@ -172,7 +175,7 @@ async def test_a_step_waits_for_a_pod_that_is_away_and_for_a_paused_cluster(worl
 
 
 async def test_an_operator_that_ends_between_secret_and_stateful_set_goes_on(world: World) -> None:
-    """The operator takes the secrets that it made as they are; an authority that others trust signs a set."""
+    """Law: an operator that ended between Secret and StatefulSet goes on with the Secrets that it made; a trusted authority signs."""
     before = dict(world.live.made)
     await world.settle()
     world.live.made = before
@@ -181,7 +184,7 @@ async def test_an_operator_that_ends_between_secret_and_stateful_set_goes_on(wor
 
 
 async def test_a_user_s_issuer_takes_the_place_of_the_authority_and_back(world: World) -> None:
-    """Three rolls each way; it signs alone in the end; its renewal is followed, too."""
+    """Law: a change to a user's issuer and back takes three rolls each; in the end it signs alone, and its renewals are followed."""
     await world.rest()
     mine = make_authority("mine", world.now[0])
     world.put_issuer(mine)
@@ -201,7 +204,7 @@ async def test_a_user_s_issuer_takes_the_place_of_the_authority_and_back(world: 
 
 
 async def test_an_issuer_of_rsa_below_a_root_signs_a_chain(world: World) -> None:
-    """As cert-manager makes them: the root is trusted, certificates bring what is between."""
+    """Law: an RSA issuer below a root (as cert-manager makes them) works: the root is trusted, and certificates carry the chain."""
     world.put_issuer(issuer_below_a_root(world.now[0]))
     world.change(internalIssuer={"secretName": "issuer"})
 
@@ -212,7 +215,7 @@ async def test_an_issuer_of_rsa_below_a_root_signs_a_chain(world: World) -> None
 
 
 async def test_an_issuer_whose_texts_have_no_last_newline_is_followed(world: World) -> None:
-    """Its authority is joined with the former one; writing the newline later is no other issuer."""
+    """Law: an issuer's certificate without a final newline works, and to add the newline later is no change."""
     await world.rest()
     mine = make_authority("mine", world.now[0])
     world.put_issuer(replace(mine, certificate=mine.certificate.rstrip()))
@@ -239,7 +242,7 @@ async def test_an_issuer_with_a_broken_trusted_certificate_is_refused(world: Wor
 
 
 async def test_an_issuer_changed_twice_in_a_row_is_followed_step_by_step(world: World) -> None:
-    """The second change waits until no pod uses what was before the first one."""
+    """Law: if an issuer changes twice, the second change waits until no pod uses the certificates before the first one."""
     await world.rest()
     world.change(internalIssuer={"secretName": "issuer"})
     world.put_issuer(make_authority("first", world.now[0]))
@@ -260,7 +263,7 @@ async def test_an_issuer_changed_twice_in_a_row_is_followed_step_by_step(world: 
 async def test_an_old_issuer_that_is_taken_away_in_the_middle_of_its_roll_cuts_nobody_off(
     world: World, steps: int
 ) -> None:
-    """It is due for renewal, but another authority waits until every pod uses this one."""
+    """Law: if an old issuer is removed during a roll, no pod is cut off: another authority waits until all pods use this one."""
     await world.rest()
     world.put_issuer(make_authority("old", world.now[0] - AUTHORITY_LIFE * 3 / 4))
     world.change(internalIssuer={"secretName": "issuer"})
@@ -274,7 +277,7 @@ async def test_an_old_issuer_that_is_taken_away_in_the_middle_of_its_roll_cuts_n
 
 
 async def test_an_issuer_that_cannot_sign_stops_new_groups_alone(world: World) -> None:
-    """The sentence says what is wrong; pods that run keep what they have."""
+    """Law: an issuer that cannot sign prevents only new groups; the message says why, and running pods keep their certificates."""
     leaf = make_authority("mine", world.now[0])
     world.put_issuer(replace(leaf, key=make_authority("other", world.now[0]).key))
     world.change(internalIssuer={"secretName": "issuer"})
@@ -297,7 +300,7 @@ async def test_an_issuer_that_cannot_sign_stops_new_groups_alone(world: World) -
 async def test_a_new_group_without_certificates_is_left_out_where_that_is_safe(
     world: World, form: GroupForm, waits: bool
 ) -> None:
-    """One whose volumes are there is no new one: the Cluster would be planned as if their messages were not wanted."""
+    """Law: a new group without certificates is left out of the plan only if it has no volumes; otherwise messages could be lost."""
     await world.rest()
     world.change(internalIssuer={"secretName": "nowhere"})
     world.server.drop(SECRETS, NAMESPACE, "demo-1-ca")
@@ -317,7 +320,7 @@ async def test_a_new_group_without_certificates_is_left_out_where_that_is_safe(
 
 
 async def test_a_secret_of_somebody_else_is_never_taken_for_ours(world: World) -> None:
-    """A user who can make Secrets could otherwise choose the keys of replicas."""
+    """Law: a Secret that somebody else made is never used, because its maker could then choose the replicas' keys."""
     forged = make_authority("demo", world.now[0])
     for name in ("demo-1-ca", "demo-0-1-internal-tls"):
         world.put_issuer(forged, name)
@@ -329,7 +332,7 @@ async def test_a_secret_of_somebody_else_is_never_taken_for_ours(world: World) -
 
 
 async def test_a_set_that_somebody_deletes_is_followed_by_the_next_one(world: World) -> None:
-    """Law: a pod that starts again could not mount what is gone; those that run are replaced before they must start again."""
+    """Law: if somebody deletes a set, the next one follows; running pods are replaced before they must start without it."""
     await world.rest()
     world.server.drop(SECRETS, NAMESPACE, "demo-0-1-internal-tls")
     world.now[0] += SET_KEPT_AT_WORK
@@ -352,7 +355,7 @@ async def test_a_set_that_somebody_deletes_is_followed_by_the_next_one(world: Wo
 
 
 async def test_a_lost_authority_is_reported_and_breaks_nothing(world: World) -> None:
-    """Another one with its number would be trusted by nobody."""
+    """Law: a lost authority is reported and pods run on; no new authority is made under its number, because none would trust it."""
     await world.rest()
     world.server.drop(SECRETS, NAMESPACE, "demo-1-ca")
     world.now[0] += timedelta(days=300)
@@ -365,7 +368,7 @@ async def test_a_lost_authority_is_reported_and_breaks_nothing(world: World) -> 
 
 
 async def test_a_lost_authority_is_cured_as_the_message_says(world: World) -> None:
-    """By way of plain pods: there is another authority, although the operator knew the lost one."""
+    """Law: the cure in the message works: after TLS is switched off and on, there is a new authority."""
     await world.rest()
     world.server.drop(SECRETS, NAMESPACE, "demo-1-ca")
     world.change(internalTls="Disabled")
@@ -378,7 +381,7 @@ async def test_a_lost_authority_is_cured_as_the_message_says(world: World) -> No
 
 
 async def test_an_issuer_that_is_missing_leaves_a_plain_group_running(world: World) -> None:
-    """It was to change over; until the issuer is there it stays as it is."""
+    """Law: a group without TLS stays so while the issuer that it was to use is missing."""
     world.change(internalTls="Disabled")
     await world.rest()
 
@@ -392,7 +395,7 @@ async def test_an_issuer_that_is_missing_leaves_a_plain_group_running(world: Wor
 async def test_a_pod_with_former_certificates_is_replaced_and_a_missing_issuer_is_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The planner takes it for one with previous settings; a condition says what a person must do."""
+    """Law: a pod with older certificates counts as one with older settings and is replaced; a missing issuer is a condition."""
     async with small_cluster(monkeypatch.setattr) as small:
         while await small.reconciler.reconcile(KEY) is not None:
             pass
@@ -416,7 +419,7 @@ async def test_a_pod_with_former_certificates_is_replaced_and_a_missing_issuer_i
 async def test_no_pod_is_replaced_by_one_without_certificates(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Law: where all Secrets of a Cluster were deleted nobody can sign a next set, and its pods run on with theirs."""
+    """Law: if all Secrets of a Cluster are deleted, no pod is replaced, because its successor would have no certificates."""
     async with small_cluster(monkeypatch.setattr) as small:
         while await small.reconciler.reconcile(KEY) is not None:
             pass
@@ -442,7 +445,7 @@ async def test_no_pod_is_replaced_by_one_without_certificates(
 async def test_a_new_group_without_certificates_holds_up_nothing_of_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A ConsumerGroup that came after it reaches the groups that run; the condition says what the new one lacks."""
+    """Law: a new group without certificates does not delay the others: a new ConsumerGroup reaches them, and a condition says what is missing."""
     async with small_cluster(monkeypatch.setattr) as small:
         while await small.reconciler.reconcile(KEY) is not None:
             pass
@@ -461,7 +464,7 @@ async def test_a_new_group_without_certificates_holds_up_nothing_of_the_others(
 
 @pytest.mark.parametrize("said", ["", "{}", "[1]", '{"number": 1}', "x" * 5000])
 def test_an_annotation_of_another_form_counts_as_none(said: str) -> None:
-    """Brokers may write annotations of their own pods."""
+    """Law: an annotation that cannot be parsed counts as none; brokers may write their own pods' annotations."""
     assert Issued.parsed(said) is None
 
 
@@ -491,7 +494,7 @@ def _authority(
         .not_valid_before(now - timedelta(days=1))
         .not_valid_after(now + timedelta(days=90))
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        # Libraries call keys otherwise; what is signed must call its signer as it calls itself.
+        # Libraries compute key identifiers otherwise; a signed certificate must name its signer as the signer names itself.
         .add_extension(x509.SubjectKeyIdentifier(name.encode()), critical=False)
         .sign(signing, hashes.SHA256())
     )
@@ -500,7 +503,7 @@ def _authority(
 async def test_pods_that_nobody_replaces_are_reported_before_their_certificates_end(
     world: World,
 ) -> None:
-    """The newest set is made in time; the condition looks at what pods run with."""
+    """Law: pods whose certificates end soon, and that nobody replaces, are reported; the newest set alone is not enough."""
     await world.rest()
     began = world.now[0]
 
@@ -531,7 +534,7 @@ async def test_pods_that_nobody_replaces_are_reported_before_their_certificates_
 
 
 async def test_a_group_without_certificates_has_none_that_end(world: World) -> None:
-    """It is no alarm to have decided so."""
+    """Law: a group without TLS has no certificates that end, and that is no warning."""
     world.change(internalTls="Disabled")
     await world.rest()
 

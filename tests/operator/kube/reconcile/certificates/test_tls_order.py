@@ -1,4 +1,4 @@
-"""Brokers call name servers as they are called themselves: which pods are replaced first when the mode of TLS changes."""
+"""Which pods are replaced first when the TLS mode changes: brokers must always be able to call name servers."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from tests.operator.kube.smallcluster import small_cluster
 async def test_a_broker_is_let_in_by_name_servers_all_the_time(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, before: str, after: str, first: set[str]
 ) -> None:
-    """The second kind of pod waits until all pods of the first have the new form; here none of them comes back."""
+    """Law: the second kind of pod waits until all pods of the first kind have the new mode; here none of them comes back."""
     tls = {"secretName": "pair"}
     async with small_cluster(monkeypatch.setattr, tls={**tls, "mode": before}) as small:
         small.server.put(SECRETS, pair(tmp_path))
@@ -36,7 +36,7 @@ async def test_a_broker_is_let_in_by_name_servers_all_the_time(
 
 @pytest.mark.parametrize("mode", ["Permissive", "Enforcing"])
 def test_pages_with_a_token_do_not_say_which_calls_a_name_server_takes(mode: str) -> None:
-    """A Permissive one has https pages then and still takes plain calls: brokers turn to TLS before it."""
+    """Law: https pages do not prove that a name server takes TLS only: a Permissive one also takes plain calls, so brokers turn to TLS first."""
     token = {"pagesToken": {"secretName": "pages"}}
     wanted = cluster(tls={"mode": mode, "secretName": "pair"}, security=token)
     template = name_server_pod(wanted, image=IMAGE, pull_policy="Always", revision="before")

@@ -1,4 +1,4 @@
-"""The TLS mode of new pods while the mode of their Cluster changes faster than they restart."""
+"""The TLS mode of new pods if the Cluster's mode changes faster than its pods restart."""
 
 import json
 from copy import deepcopy
@@ -41,7 +41,7 @@ _PASSES_MAX: Final = 30
 # One of each StatefulSet.
 PODS: Final = ("demo-nameserver-0", "demo-0-0")
 RESTARTS: Final = (RestartNameServer, RestartReplica)
-# A spec with Disabled may name no key pair any more, which pods of the mode before still need.
+# With Disabled a spec may no longer name a key pair, but pods of the previous mode still need it.
 _SPECS: Final[dict[str, dict[str, Any]]] = {
     "Disabled": {"mode": "Disabled"},
     "Disabled, with its key pair": {"mode": "Disabled", "secretName": "pair"},
@@ -58,7 +58,7 @@ def _wanted(tls: str) -> Cluster:
 
 @cache
 def _objects(text: str) -> tuple[Environment, list[tuple[Json, str]]]:
-    """Return the StatefulSets of a Cluster, each with the mode that the settings files of its pods say."""
+    """Return a Cluster's StatefulSets, each with the TLS mode in its pods' settings files."""
     wanted = Cluster.model_validate_json(text)
     environment = Environment(
         IMAGE,
@@ -75,11 +75,11 @@ def _objects(text: str) -> tuple[Environment, list[tuple[Json, str]]]:
 
 @dataclass
 class Roll:
-    """The StatefulSets of a Cluster, their pods, and the mode with which each process really runs.
+    """The StatefulSets of a Cluster, their pods, and the TLS mode with which each process really runs.
 
     Attributes:
-        templates: what pods are made of, with the mode in their settings file, by StatefulSet.
-        known: the template that Kubernetes' own controller knows; it may be late.
+        templates: by StatefulSet, the TLS mode in the settings of new pods, and their template.
+        known: the template that Kubernetes' controller has seen; it may be late.
         running: the mode of each process, by pod.
     """
 
@@ -98,7 +98,7 @@ class Roll:
             self.start(name)
 
     def edit(self, tls: Json) -> None:
-        """Edit the mode; where the schema refuses that, in two edits of which the operator sees the second alone."""
+        """Edit the mode; if the schema refuses that, make two edits, of which the operator sees only the second."""
         self.tls = tls
 
     def stop(self, name: str) -> None:
@@ -107,7 +107,7 @@ class Roll:
         self.running.pop(name, None)
 
     def sync(self, name: str) -> None:
-        """Let the controller of a pod learn the newest template."""
+        """Let the controller of a pod see the newest template."""
         owner = name.rpartition("-")[0]
         self.known[owner] = self.templates[owner]
         made = self.live.find(STATEFUL_SETS, owner)
@@ -115,7 +115,7 @@ class Roll:
         made["status"] = {"observedGeneration": made["metadata"]["generation"]}
 
     def start(self, name: str) -> None:
-        """Let Kubernetes make a pod again that ended, by the template that it knows."""
+        """Let Kubernetes make an ended pod again from the template that it has seen."""
         if name in self.live.pods:
             return
         template, mode = self.known[name.rpartition("-")[0]]
@@ -167,7 +167,7 @@ _EVENTS: Final = st.one_of(
 
 
 _SERVER, _BROKER = PODS
-# Kubernetes' controller of brokers is late: it makes a pod by the template of before, and by the one before that.
+# Kubernetes' controller of brokers is late: it makes one pod from the previous template and one from that before.
 _LATE: Final = [("sync", _SERVER), ("stop", _SERVER), ("start", _SERVER)]
 _ABSENT: Final = [("stop", _BROKER), ("edit", "Enforcing"), ("apply", ""), *_LATE, ("apply", "")]
 _KNOWN: Final = [("sync", _SERVER), ("sync", _BROKER)]
@@ -182,7 +182,7 @@ _TURNED: Final = [("edit", "Enforcing"), ("apply", ""), *_KNOWN, ("edit", "Disab
 def test_processes_that_do_not_understand_each_other_never_run_together(
     first: str, events: list[tuple[str, str]]
 ) -> None:
-    """Law: whatever is edited and whichever pods fail meanwhile; and once edits end, all pods get the last mode."""
+    """Law: processes whose modes cannot talk never run together, whatever is edited and whichever pods fail; after the last edit all get its mode."""
     roll = Roll(_SPECS[first])
     for what, which in events:
         if what == "edit":
@@ -198,7 +198,7 @@ def test_processes_that_do_not_understand_each_other_never_run_together(
 
 @pytest.mark.parametrize("mode", ["Disabled", "Permissive", "Enforcing"])
 def test_a_pod_without_a_note_is_judged_by_what_it_has(mode: str) -> None:
-    """An operator that begins to write the note knows the pods that were made before."""
+    """Law: a pod without the mode's annotation is judged by its template, so a new operator knows the mode of older pods."""
     _, made = _objects(_wanted(json.dumps(_SPECS[mode])).model_dump_json())
 
     for each, _ in made:
@@ -210,12 +210,12 @@ def test_a_pod_without_a_note_is_judged_by_what_it_has(mode: str) -> None:
 async def test_an_edit_says_what_it_waits_for(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A person sees why pods have another mode than the spec, and nobody takes the Cluster for finished."""
+    """Law: an edit of the mode that still waits says what for, so nobody takes the Cluster for finished."""
     tls = {"secretName": "pair"}
     async with small_cluster(monkeypatch.setattr, tls={**tls, "mode": "Disabled"}) as small:
         small.server.put(SECRETS, pair(tmp_path))
         await evicted(small)
-        small.change(tls={**tls, "mode": "Enforcing"})  # twice, faster than the operator looks
+        small.change(tls={**tls, "mode": "Enforcing"})  # Twice, faster than the operator looks.
         await evicted(small)
 
         text = "tls.mode Enforcing waits until every pod runs with Permissive: pod demo-0-0 has Disabled"

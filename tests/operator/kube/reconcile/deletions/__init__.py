@@ -1,1 +1,1 @@
-"""Objects, groups and replicas that go, and what holds them."""
+"""Deletions of objects, groups and replicas, and what delays them."""

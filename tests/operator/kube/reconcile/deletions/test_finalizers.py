@@ -1,4 +1,4 @@
-"""A deleted object waits neither for an operator that is uninstalled nor for rights that are gone."""
+"""A deletion never waits for an operator that is uninstalled or has lost its rights."""
 
 import asyncio
 import itertools
@@ -44,7 +44,7 @@ from tests.operator.kube.samples import IMAGE, NAMESPACE, cluster, custom
 
 
 async def test_the_last_job_lets_every_kind_go_and_has_the_rights_for_it() -> None:
-    """Its rights are those that it uses: a job without one fails, and so does the uninstallation."""
+    """Law: the uninstallation's job removes all finalizers, and the chart grants it exactly the rights that it uses."""
     server = ObjectServer()
     for resource in (*PARTS, BACKUPS):
         finalizer = BACKUP_FINALIZER if resource == BACKUPS else FINALIZER
@@ -62,7 +62,7 @@ async def test_the_last_job_lets_every_kind_go_and_has_the_rights_for_it() -> No
 async def test_the_last_job_leaves_what_another_release_serves(
     monkeypatch: pytest.MonkeyPatch, *, lives: bool
 ) -> None:
-    """Law: whoever uninstalls the release that stood by takes nothing from the one that acts; a Lease that was left serves nobody."""
+    """Law: the job of a release that only stands by removes no finalizers of the acting release; an abandoned Lease does not count."""
     server, renewals, began = ObjectServer(), itertools.count(), datetime.now(UTC)
     monkeypatch.setattr(election, "_WAIT_S", 0.01)
     server.put(TOPICS, custom("Topic", "held", finalizers=[FINALIZER]))
@@ -85,7 +85,7 @@ async def test_the_last_job_leaves_what_another_release_serves(
 
 
 async def test_the_last_job_that_may_not_see_other_releases_lets_nothing_go() -> None:
-    """Law: it fails, which helm shows."""
+    """Law: if the job may not see other releases' Leases it removes nothing and fails, which helm shows."""
     server = ObjectServer()
     server.refused[LEASES.path()] = (403, "not granted")
     server.put(TOPICS, custom("Topic", "held", finalizers=[FINALIZER]))
@@ -97,7 +97,7 @@ async def test_the_last_job_that_may_not_see_other_releases_lets_nothing_go() ->
 
 
 async def test_the_last_job_lets_go_what_changes_while_it_is_read() -> None:
-    """Law: the last status of the operator that ends keeps no namespace for ever."""
+    """Law: the job removes a finalizer even if the object changes while it is read."""
     server, changes = ObjectServer(), [2]
     made = custom("Topic", "held", finalizers=[FINALIZER])
     server.put(TOPICS, made)
@@ -114,7 +114,7 @@ async def test_the_last_job_lets_go_what_changes_while_it_is_read() -> None:
 
 
 async def test_the_last_job_fails_where_an_object_keeps_its_finalizer() -> None:
-    """Law: what can go goes, and the job, which Kubernetes tries again, does not say that all is done."""
+    """Law: if one object keeps its finalizer, the job removes the others and fails, so Kubernetes tries it again."""
     server = ObjectServer()
     for name in ("kept", "let"):
         server.put(TOPICS, custom("Topic", name, finalizers=[FINALIZER]))
@@ -126,7 +126,7 @@ async def test_the_last_job_fails_where_an_object_keeps_its_finalizer() -> None:
 
 
 async def test_a_namespace_that_lost_its_role_lets_every_part_go() -> None:
-    """Law: Kubernetes deletes the Role of a namespace with it, and the rights to let go are not in that Role."""
+    """Law: finalizers can be removed in a namespace whose Role is already deleted; that right is not in that Role."""
     server, metrics = ObjectServer(), OperatorMetrics()
     server.rights = of_file("cluster")
     leaving: dict[str, Any] = {
@@ -152,7 +152,10 @@ async def test_a_namespace_that_lost_its_role_lets_every_part_go() -> None:
 async def test_what_is_deleted_waits_for_a_cluster_that_cannot_be_carried_out_only_for_a_time() -> (
     None
 ):
-    """Law: its namespace, which may be another than the Cluster's, is not kept for ever. An account stays: it would be valid."""
+    """Law: a deleted object waits only for a limited time for a Cluster that cannot be carried out.
+
+    A User's account is the exception.
+    """
     server, metrics, now = ObjectServer(), OperatorMetrics(), [0.0]
     server.put(CLUSTERS, custom("Cluster", "demo", spec={"groups": 0}))
     for resource, spec in (
@@ -186,7 +189,7 @@ async def test_what_is_deleted_waits_for_a_cluster_that_cannot_be_carried_out_on
 
 
 async def test_the_last_job_succeeds_where_the_definitions_have_gone_before() -> None:
-    """Law: whoever deletes them first can uninstall the chart all the same."""
+    """Law: the job succeeds even if the custom resource definitions were deleted before."""
     server = ObjectServer()
     server.put(USERS, custom("User", "held", finalizers=[FINALIZER]))
     server.refused[TOPICS.path()] = (404, "404 page not found")
@@ -195,7 +198,7 @@ async def test_the_last_job_succeeds_where_the_definitions_have_gone_before() ->
 
 
 async def test_a_namespace_that_cannot_be_read_keeps_no_other_from_letting_go() -> None:
-    """It is gone, with everything in it."""
+    """Law: a namespace that cannot be read (it is gone) does not prevent the others from letting go."""
     server = ObjectServer()
     server.refused["/apis/orderlymq.io/v1alpha1/namespaces/gone"] = (403, "not granted")
     server.put(PARTS[0], custom(PARTS[0].kind, "held", finalizers=[FINALIZER]))
@@ -217,9 +220,9 @@ async def test_a_namespace_that_cannot_be_read_keeps_no_other_from_letting_go() 
 async def test_only_what_is_accepted_is_held(
     topics: dict[str, TopicConfig] | None, refusal: str, before: list[str], after: list[str]
 ) -> None:
-    """A refused Topic goes without a word to the brokers; while they are silent nobody knows whether it is refused.
+    """Law: only an accepted object gets the finalizer. A refused Topic goes without a request; silent brokers leave it open.
 
-    Who was accepted once is held, also when the brokers have changed since.
+    An object that was accepted once keeps the finalizer, even if the brokers have changed since.
     """
     server = ObjectServer()
     found = server.put(
@@ -241,7 +244,7 @@ async def test_only_what_is_accepted_is_held(
 
 @pytest.mark.parametrize("is_gone", [False, True])
 async def test_what_has_changed_since_it_was_read_is_held_before_it_is_made(is_gone: bool) -> None:
-    """Law: no broker has what an object without the finalizer declares, for its deletion would leave that behind."""
+    """Law: an object gets its finalizer before any broker gets what it declares, even if it has changed since it was read."""
     server = ObjectServer()
     made = custom("Topic", "orders", spec={"deletionPolicy": "Delete"})
     state = desired_state(cluster(), [read_item(TOPICS, server.put(TOPICS, made))])
@@ -269,7 +272,7 @@ async def test_what_has_changed_since_it_was_read_is_held_before_it_is_made(is_g
 async def test_the_account_of_a_user_that_cannot_be_read_is_deleted_with_it(
     kind: str, spec: dict[str, Any], name: str | None
 ) -> None:
-    """Law: no account of a deleted User is valid, also where its spec is of another version; nothing else is guessed."""
+    """Law: a deleted User's account is deleted even if its spec cannot be read (another version); nothing else is guessed."""
     resource = {each.kind: each for each in PARTS}[kind]
     leaving: dict[str, Any] = {
         "finalizers": [FINALIZER],
@@ -296,7 +299,7 @@ async def test_the_account_of_a_user_that_cannot_be_read_is_deleted_with_it(
 
 
 async def test_a_topic_stays_while_a_name_server_that_may_have_its_list_is_silent() -> None:
-    """Nobody would remove the list when it comes back, and a topic of that name would get the old queues."""
+    """Law: a Topic waits while a name server that may have its queue list is silent; otherwise the list would come back later."""
     server = ObjectServer()
     leaving: dict[str, Any] = {
         "finalizers": [FINALIZER],
@@ -336,9 +339,9 @@ MADE_AGAIN = Observed(groups={"demo-0": ObservedGroup(1, {}, THERE, THERE, THERE
 async def test_what_does_not_go_is_waited_for_as_long_as_it_is_safe(
     kind: str, refusal: str, is_held: bool, observed: Observed
 ) -> None:
-    """Law: no account of a deleted User is valid, and no topic that clients make again is deleted for ever.
+    """Law: waiting ends after a time if that is safe. It never leaves a deleted User's account valid, nor deletes a topic that clients make again.
 
-    The time counts from when this operator saw it wait, not from the deletion.
+    The time counts from when this operator first saw the object wait, not from the deletion.
     """
     resource = {each.kind: each for each in PARTS}[kind]
     server, now = ObjectServer(), [0.0]
@@ -371,7 +374,7 @@ async def test_what_does_not_go_is_waited_for_as_long_as_it_is_safe(
 async def test_the_time_of_what_waits_goes_on_when_a_pass_may_change_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Law: the pass that has read everything follows immediately, and finds that the time is over."""
+    """Law: the waiting time goes on during a pass that may change nothing; the full pass after it finds that the time is over."""
     server, now = ObjectServer(), [0.0]
     leaving: dict[str, Any] = {
         "spec": {"deletionPolicy": "Delete"},
@@ -397,7 +400,7 @@ async def test_the_time_of_what_waits_goes_on_when_a_pass_may_change_nothing(
 
 @pytest.mark.parametrize("leaving", [False, True])
 async def test_finalizers_of_many_objects_are_written_some_at_a_time(leaving: bool) -> None:
-    """Law: thousands of Topics hold up their Cluster's reconcile by some seconds, and leave connections to others."""
+    """Law: finalizers are written some at a time; thousands of Topics delay their Cluster by seconds and leave connections to others."""
     server, under_way, most = ObjectServer(), 0, 0
     times: dict[str, Any] = {"deletionTimestamp": "2026-01-01T00:00:00Z"} if leaving else {}
     held = [FINALIZER] if leaving else []
@@ -434,7 +437,7 @@ async def test_finalizers_of_many_objects_are_written_some_at_a_time(leaving: bo
 
 
 async def test_a_cluster_that_is_made_again_waits_for_no_report_that_there_is_none() -> None:
-    """Law: its reconcile begins when what is under way has ended; the other parts are for that one."""
+    """Law: a Cluster made again under its name is reconciled as soon as the former one's reconcile has ended."""
     server, metrics = ObjectServer(), OperatorMetrics()
     for number in range(40):
         server.put(TOPICS, custom("Topic", f"t-{number}", spec={}))

@@ -1,4 +1,4 @@
-"""A Cluster that is deleted and made again under its name: nothing of the former one is taken for a part of the new one."""
+"""A Cluster that is deleted and made again under its name: nothing of the former one counts as part of the new one."""
 
 import json
 from collections.abc import AsyncIterator
@@ -45,7 +45,7 @@ def make_again(small: SmallCluster) -> str:
 
 
 def of(small: SmallCluster, uid: str) -> list[str]:
-    """Return the paths of everything that goes with an owner."""
+    """Return the paths of all objects that an owner owns."""
     return [
         path
         for path, found in small.server.objects.items()
@@ -55,7 +55,7 @@ def of(small: SmallCluster, uid: str) -> list[str]:
 
 
 def show_topic(small: SmallCluster) -> None:
-    """Give the operator something to do, by its watch alone."""
+    """Give the operator something to do, only by its watch."""
     topic = small.server.put(TOPICS, custom("Topic", "log", spec={"type": "Normal"}))
     small.reconciler.inventory.shown(TOPICS, topic, gone=False)
 
@@ -64,7 +64,7 @@ def show_topic(small: SmallCluster) -> None:
 async def test_nothing_is_made_before_all_of_the_former_cluster_has_gone(
     small: SmallCluster, is_shown: bool
 ) -> None:
-    """The operator reads the Cluster itself before a change, whether or not a watch has shown the new one."""
+    """Law: nothing is made before all of the former Cluster is gone; the operator reads the Cluster itself before it changes anything."""
     former = make_again(small)
     show_topic(small)
     if is_shown:
@@ -87,7 +87,7 @@ async def test_nothing_is_made_before_all_of_the_former_cluster_has_gone(
 async def test_objects_of_a_former_cluster_that_stay_are_looked_at_ever_more_rarely(
     small: SmallCluster,
 ) -> None:
-    """Law: a finalizer may hold one for hours; that costs no list of everything a second."""
+    """Law: remains of a former Cluster are looked at less and less often; a finalizer may keep them for hours."""
     make_again(small)
     small.reconciler.inventory.invalidate()
 
@@ -100,7 +100,7 @@ async def test_objects_of_a_former_cluster_that_stay_are_looked_at_ever_more_rar
 async def test_the_new_cluster_is_made_whole_when_the_former_one_has_gone(
     small: SmallCluster,
 ) -> None:
-    """Its StatefulSets are made once, and everything is its own."""
+    """Law: when the former Cluster is gone, the new one is made completely, with objects of its own."""
     former = make_again(small)
     show_topic(small)
     await small.reconciler.reconcile(KEY)
@@ -115,14 +115,14 @@ async def test_the_new_cluster_is_made_whole_when_the_former_one_has_gone(
 
     applied = [path for method, path, *_ in small.server.asked if method == "PATCH"]
     sets = [path for path in applied if path.startswith(STATEFUL_SETS.path(NAMESPACE))]
-    assert len(sets) == len(set(sets)) == 2  # of the broker group and of the name servers
+    assert len(sets) == len(set(sets)) == 2  # Of the broker group and of the name servers.
     assert of(small, former) == []
     assert STATEFUL_SETS.path(NAMESPACE, "demo-0") in of(small, NEW)
     assert any(path.endswith("-identity") for path in of(small, NEW))
 
 
 async def test_a_pod_of_a_former_statefulset_is_no_replica(small: SmallCluster) -> None:
-    """It answers as the leader of the former group until it ends, and says nothing about the new one."""
+    """Law: a pod of a former StatefulSet is not a replica; it still answers as leader of the former group until it ends."""
     adopt(small, PODS, "demo-0-0", "a-former-set")
 
     await small.reconciler.reconcile(KEY)
@@ -135,7 +135,7 @@ async def test_a_pod_of_a_former_statefulset_is_no_replica(small: SmallCluster) 
 async def test_a_group_waits_for_the_volumes_of_its_former_statefulset(
     small: SmallCluster,
 ) -> None:
-    """They are about to be deleted, with all that a new replica had written to them."""
+    """Law: a group waits until the volumes of its former StatefulSet are gone; they would be deleted with a new replica's data."""
     small.server.drop(STATEFUL_SETS, NAMESPACE, "demo-0")
     small.server.drop(PODS, NAMESPACE, "demo-0-0")
     adopt(small, CLAIMS, "data-demo-0-0", "a-former-set")
@@ -153,7 +153,10 @@ async def test_a_group_waits_for_the_volumes_of_its_former_statefulset(
 
 
 async def test_what_is_somebody_else_s_is_never_taken_over(small: SmallCluster) -> None:
-    """Law: it would be changed, go with the Cluster, and be deleted with it. What has lost its label alone is ours."""
+    """Law: an object of somebody else is never taken over, because it would be changed and deleted.
+
+    One that only lost its label stays ours.
+    """
     server = small.server
     ours = server.drop(CONFIG_MAPS, NAMESPACE, "demo-0")
     server.put(CONFIG_MAPS, {**ours, "metadata": {**ours["metadata"], "labels": {}}})
@@ -177,14 +180,14 @@ async def test_what_is_somebody_else_s_is_never_taken_over(small: SmallCluster) 
 
 
 async def test_what_was_made_since_the_reading_is_read_again(small: SmallCluster) -> None:
-    """The operator that led before has just made it; volumes that are there by now could make it smaller."""
+    """Law: the operator reads an object again before it makes it; the previous leader may have just made it, with other volumes."""
     server = small.server
     found = server.drop(STATEFUL_SETS, NAMESPACE, "demo-0")
     small.change(replicasPerGroup=3)
     small.now[0] += 10_000
 
     async def come_back() -> None:
-        if any(method == "PATCH" for method, *_ in server.asked):  # everything has been read
+        if any(method == "PATCH" for method, *_ in server.asked):  # Everything has been read.
             server.put(STATEFUL_SETS, found)
 
     server.asked.clear()
@@ -198,7 +201,7 @@ async def test_what_was_made_since_the_reading_is_read_again(small: SmallCluster
 async def test_replicas_without_volumes_join_a_group_that_outlived_its_statefulset(
     small: SmallCluster,
 ) -> None:
-    """They are more than the one that has the messages, and could elect each other as a group that is empty."""
+    """Law: replicas without volumes join the group that has the messages; they never elect each other as an empty group."""
     small.server.drop(STATEFUL_SETS, NAMESPACE, "demo-0")
     small.change(replicasPerGroup=3)
     small.now[0] += 10_000
@@ -220,7 +223,7 @@ async def test_replicas_without_volumes_join_a_group_that_outlived_its_statefuls
 async def test_a_group_that_comes_back_on_its_volumes_takes_messages_again(
     small: SmallCluster,
 ) -> None:
-    """It was closed when it was taken away, and nobody else would open it."""
+    """Law: a group that comes back on its old volumes is opened again; it was closed when it was removed."""
     small.configured.clear()
     await settle(small)
     calm = list(small.configured)
@@ -240,7 +243,7 @@ async def test_a_group_that_comes_back_on_its_volumes_takes_messages_again(
 
 
 def adopt(small: SmallCluster, resource: Any, name: str, uid: str) -> None:
-    """Let an object go with a StatefulSet, and a watch show that."""
+    """Let a StatefulSet own an object, and a watch show that."""
     found: Json | None = small.server.find(resource, NAMESPACE, name)
     assert found is not None
     owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "demo-0", "uid": uid}

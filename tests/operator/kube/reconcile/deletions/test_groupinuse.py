@@ -1,4 +1,4 @@
-"""A ConsumerGroup that is deleted while its members consume: brokers refuse, and the object waits and says why."""
+"""A ConsumerGroup is deleted while its members consume: brokers refuse, and the object waits and says why."""
 
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -31,7 +31,7 @@ LEAVING: dict[str, Any] = {
 
 
 class UsedGroup:
-    """The only broker with the consumer groups, which stay while they are in use."""
+    """The only broker with the consumer groups, which it keeps while they are in use."""
 
     def __init__(self, small: SmallCluster) -> None:
         self.is_used, self.is_there, self.by_key, self.refusals = True, True, False, 0
@@ -90,7 +90,7 @@ def leaving(small: SmallCluster) -> Json:
 
 
 async def test_a_group_in_use_waits_for_its_consumers_and_says_so(small: SmallCluster) -> None:
-    """Law: however long they run nothing is given up, the Cluster is Ready, and the group goes when they have stopped."""
+    """Law: a ConsumerGroup in use waits as long as its consumers run, the Cluster stays Ready, and it goes when they have stopped."""
     group = UsedGroup(small)
     pauses = []
     for _ in range(24):
@@ -117,7 +117,7 @@ async def test_a_group_in_use_waits_for_its_consumers_and_says_so(small: SmallCl
 
 
 async def test_a_refusal_of_something_else_gives_up_no_group_in_use(small: SmallCluster) -> None:
-    """Law: its consumers come first, whatever else of the Cluster the API server refuses meanwhile."""
+    """Law: a consumer group in use is not given up because the API server refuses something else of the Cluster."""
     group = UsedGroup(small)
     small.server.overlapping = {"demo-0-0", "demo-nameserver-0"}
     small.change(config={"logLevel": "DEBUG"})
@@ -134,7 +134,7 @@ async def test_a_refusal_of_something_else_gives_up_no_group_in_use(small: Small
 async def test_a_namespace_that_is_deleted_is_not_kept_by_a_group_in_use(
     small: SmallCluster,
 ) -> None:
-    """Its consumers may be in another one; brokers keep the group then."""
+    """Law: a ConsumerGroup in use does not keep a deleted namespace; its object goes, and brokers keep the group."""
     group = UsedGroup(small)
     small.server.refused[EVENTS.path(NAMESPACE)] = (
         403,
@@ -149,7 +149,7 @@ async def test_a_namespace_that_is_deleted_is_not_kept_by_a_group_in_use(
 
 
 async def test_many_groups_in_use_ask_once_about_their_namespace(small: SmallCluster) -> None:
-    """Law: each look at the same namespace has the same answer, and a hundred groups may be deleted at once."""
+    """Law: many deleted groups in use ask only once per look whether their namespace is being deleted."""
     group = UsedGroup(small)
     group.names |= {"refunds", "returns"}
     for name in group.names:
@@ -167,7 +167,7 @@ async def test_many_groups_in_use_ask_once_about_their_namespace(small: SmallClu
 
 @pytest.mark.parametrize("by_key", [False, True])
 async def test_a_group_in_use_costs_two_lists_a_look(small: SmallCluster, by_key: bool) -> None:
-    """Law: brokers say what is locked or in hand; everything is read when it may go, and before it goes."""
+    """Law: a waiting group costs two requests per look (locks and lanes in use); everything is read only before it goes."""
     group = UsedGroup(small)
     group.by_key = by_key
     await small.reconciler.reconcile(KEY)

@@ -29,13 +29,13 @@ def _live(groups: int) -> Live:
 
 
 def test_a_group_that_still_stands_is_kept_whatever_the_manifest_says() -> None:
-    """The planner goes on caring for it until it is proven to be empty."""
+    """Law: a broker group that exists is in the plan until it is proven empty, whatever the manifest says."""
     assert planned_groups(cluster(groups=1), _live(3)) == ("demo-0", "demo-1", "demo-2")
     assert planned_groups(cluster(groups=2), _live(1)) == ("demo-0", "demo-1")
 
 
 def test_a_group_above_one_that_was_never_made_is_kept_and_taken_away() -> None:
-    """The StatefulSet between them may be gone, or somebody else's may have its name."""
+    """Law: a group with a higher number than a missing one is still in the plan, and is removed."""
     live, fewer = _live(3), cluster(groups=1, scaleDown={"policy": "Drain"})
     del live.made[STATEFUL_SETS.kind, "demo-1"]
 
@@ -44,7 +44,7 @@ def test_a_group_above_one_that_was_never_made_is_kept_and_taken_away() -> None:
 
 
 def test_only_the_policy_drain_takes_groups_away() -> None:
-    """Refuse says so in a condition and does nothing."""
+    """Law: only the policy Drain removes groups; Refuse reports it in a condition and does nothing."""
     fewer, drain = {"groups": 1}, {"groups": 1, "scaleDown": {"policy": "Drain"}}
 
     assert surplus_groups(cluster(**fewer), _live(2)) == ()
@@ -55,20 +55,20 @@ def test_only_the_policy_drain_takes_groups_away() -> None:
 
 
 def test_an_edit_that_is_not_accepted_yet_takes_no_group_for_gone() -> None:
-    """Law: in a pause, and until it is confirmed, the spec before is carried out, and the condition is about the edit."""
+    """Law: an edit that waits (paused or not confirmed) removes no group; the condition is about the edit."""
     drain = {"groups": 1, "scaleDown": {"policy": "Drain"}}
 
     assert _blocked(_live(2), drain, accepted=cluster(groups=2)) == "Draining"
 
 
 def _blocked(live: Live, spec: dict[str, Any], accepted: Cluster | None = None) -> str:
-    """Return the reason of the condition; empty where nothing is to be taken away."""
+    """Return the reason of the condition; empty if no group is to be removed."""
     found = blocked(item("Cluster", "demo", spec=spec), accepted or cluster(**spec), live)
     return "" if found is None else found.reason
 
 
 def test_queues_of_an_ordered_topic_hold_their_group() -> None:
-    """A name server or only the brokers may say that a topic is ordered; a Normal topic holds no group."""
+    """Law: queues of an ordered topic keep their group, whether the name server or only brokers know the order; a Normal topic does not."""
     ordered, normal = TopicConfig(4, 6, True), TopicConfig(4, 6, False)
     observed = Observed(
         name_servers={0: ObservedNameServer({"orders": "demo-0:4;demo-1:4", "few": "demo-0:4"})},
@@ -82,7 +82,7 @@ def test_queues_of_an_ordered_topic_hold_their_group() -> None:
 
 
 def test_what_a_group_still_holds_is_named_the_most_first() -> None:
-    """A person sees what to consume or to wait for."""
+    """Law: the message says what a group still holds, the largest first."""
     assert held_text("demo-1", {"log": 3, "events": 70}) == (
         "demo-1 still holds 70 of events, 3 of log"
     )

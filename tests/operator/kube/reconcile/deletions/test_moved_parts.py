@@ -1,4 +1,4 @@
-"""A Topic, ConsumerGroup or User that is made in another namespace and deleted here keeps what it stands for."""
+"""A Topic, ConsumerGroup or User moves: it is made in another namespace and deleted here, and its data stays."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -35,7 +35,7 @@ EACH = pytest.mark.parametrize("resource", PARTS, ids=lambda resource: str(resou
 
 
 class Tables:
-    """Topics, groups and accounts of the only broker, each with one named `orders` until it is deleted."""
+    """Topics, groups and accounts of the only broker; each has an `orders` until it is deleted."""
 
     def __init__(self, small: SmallCluster) -> None:
         self.kinds = set(DELETIONS)
@@ -86,7 +86,7 @@ async def small(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SmallCluster]:
 
 
 def show_leaving(small: SmallCluster, resource: Resource) -> None:
-    """Let somebody delete `orders` here, as a watch shows it."""
+    """Let a watch show that somebody deletes `orders` here."""
     made = custom(resource.kind, "orders", spec=SPECS[resource.kind], **LEAVING)
     small.reconciler.inventory.shown(resource, small.server.put(resource, made), gone=False)
 
@@ -107,11 +107,11 @@ async def reconcile(small: SmallCluster, times: int = 3) -> None:
 async def test_what_another_namespace_declares_is_not_deleted_however_late_its_watch_is(
     small: SmallCluster, resource: Resource, is_moved: bool
 ) -> None:
-    """Law: the object that leaves goes, and its messages, offsets or account only if nobody declares them."""
+    """Law: what another namespace declares is not deleted in the brokers, even if the watch of that namespace is late."""
     tables = Tables(small)
     if is_moved:
         made = custom(resource.kind, "orders", OTHER, spec=SPECS[resource.kind])
-        small.server.put(resource, made)  # no watch has shown it
+        small.server.put(resource, made)  # No watch has shown it.
     show_leaving(small, resource)
 
     await reconcile(small)
@@ -124,7 +124,7 @@ async def test_what_another_namespace_declares_is_not_deleted_however_late_its_w
 async def test_what_leaves_while_others_are_listed_is_decided_by_a_list_that_follows(
     small: SmallCluster, resource: Resource
 ) -> None:
-    """Law: lists of two namespaces are of two moments, and a move may lie between them."""
+    """Law: a deletion is decided by a list that begins after it; two older lists could both miss an object that moves."""
     tables = Tables(small)
     first = custom(resource.kind, "invoices", spec=SPECS[resource.kind], **LEAVING)
     request, answers = ("GET", resource.path(OTHER)), 0
@@ -132,7 +132,7 @@ async def test_what_leaves_while_others_are_listed_is_decided_by_a_list_that_fol
     async def move() -> None:
         nonlocal answers
         answers += small.server.asked[-1] == request
-        if answers == 2:  # the list of the other namespace was made up, and is on its way
+        if answers == 2:  # The answer for the other namespace is made, and is on its way.
             answers += 1
             made = custom(resource.kind, "orders", OTHER, spec=SPECS[resource.kind])
             small.server.put(resource, made)
@@ -148,7 +148,7 @@ async def test_what_leaves_while_others_are_listed_is_decided_by_a_list_that_fol
 
 
 async def test_a_reconcile_begins_however_fast_others_leave(small: SmallCluster) -> None:
-    """Law: each list may show another Topic that leaves; the reconcile lists once and leaves that one to the next."""
+    """Law: a reconcile lists once and begins, even if each list shows another Topic being deleted; the next one handles that."""
     tables = Tables(small)
     lists = shown = 0
     request = ("GET", TOPICS.path(OTHER))
@@ -165,7 +165,7 @@ async def test_a_reconcile_begins_however_fast_others_leave(small: SmallCluster)
     small.server.slow = leave
     pause_s = await small.reconciler.reconcile(KEY)
 
-    assert lists == 2  # before and after the list is made up
+    assert lists == 2  # Before and after the answer is made.
     assert "Topic" not in tables.kinds
     assert pause_s is not None
     while shown < 20:
@@ -181,7 +181,10 @@ async def test_a_reconcile_begins_however_fast_others_leave(small: SmallCluster)
 async def test_what_a_namespace_that_cannot_be_read_may_declare_stays_in_the_brokers(
     small: SmallCluster, resource: Resource
 ) -> None:
-    """Law: the object waits, and goes after a time without its messages. No account of a deleted User stays valid."""
+    """Law: while another namespace cannot be read, a deleted object waits, and goes after a time without its data.
+
+    A deleted User's account never stays.
+    """
     tables = Tables(small)
     small.server.refused[resource.path(OTHER)] = (403, "no Role")
     show_leaving(small, resource)

@@ -1,4 +1,4 @@
-"""What ScaleDownBlocked says while a group is emptied and taken away: `kubectl wait` goes by it."""
+"""The condition ScaleDownBlocked while a group is emptied and removed: `kubectl wait` relies on it."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ DRAIN: dict[str, Any] = {"groups": 2, "scaleDown": {"policy": "Drain"}}
 
 
 def told(small: SmallCluster) -> tuple[str, str, int]:
-    """Return status, reason and generation of the condition, the generation counted from that of the spec."""
+    """Return status, reason and generation of the condition; the generation is relative to the spec's."""
     found = small.condition("ScaleDownBlocked")
     meta = (small.server.find(CLUSTERS, *KEY) or {})["metadata"]
     return found["status"], found["reason"], found["observedGeneration"] - meta["generation"]
@@ -30,7 +30,7 @@ async def passes(small: SmallCluster, count: int = 4) -> None:
 
 
 def stand_second_group(small: SmallCluster) -> None:
-    """Let the replica of the second group run as that of the first one does."""
+    """Let the second group's replica run as the first group's does."""
     found = small.server.find(PODS, NAMESPACE, "demo-0-0")
     assert found is not None
     meta = found["metadata"]
@@ -42,7 +42,7 @@ def stand_second_group(small: SmallCluster) -> None:
 async def test_a_group_is_not_said_to_have_gone_before_it_has(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Law: neither when its broker refuses the first step, nor while it holds messages."""
+    """Law: the condition does not report a group as gone before it is, neither if its broker refuses nor while it has messages."""
     async with small_cluster(monkeypatch.setattr, **DRAIN) as small:
         stand_second_group(small)
         await passes(small)
@@ -78,7 +78,7 @@ async def test_a_group_is_not_said_to_have_gone_before_it_has(
 async def test_a_pass_that_comes_to_nothing_says_nothing_of_the_new_spec(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Law: what the API server refuses is in Ready; the other conditions stay those of the spec before."""
+    """Law: a pass that fails says nothing about the new spec: Ready has the refusal, the other conditions keep the old generation."""
     async with small_cluster(monkeypatch.setattr, **DRAIN) as small:
         stand_second_group(small)
         await passes(small)

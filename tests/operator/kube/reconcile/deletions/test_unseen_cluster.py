@@ -1,4 +1,4 @@
-"""What is deleted waits only for a time for a Cluster that the operator cannot look at, whatever keeps it from that."""
+"""Deleted objects wait only for a limited time for a Cluster that the operator cannot read, whatever the cause is."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -37,7 +37,7 @@ BACKUP = {"fromBackup": {"destination": {"objectStore": {"url": "s3://shop/demo"
 
 
 def put(server: ObjectServer, resource: Resource, name: str, owner: str, **facts: Any) -> None:
-    """Let an object be there that was made for a Cluster."""
+    """Put an object that belongs to a Cluster."""
     meta: Json = {
         "name": name,
         "namespace": NAMESPACE,
@@ -87,7 +87,7 @@ async def reconciling(server: ObjectServer, now: list[float]) -> AsyncIterator[C
 
 
 def held(server: ObjectServer) -> set[str]:
-    """Return the kinds of the parts that still have the finalizer."""
+    """Return the kinds of the parts that still have their finalizer."""
     return {
         each.kind
         for each in (TOPICS, CONSUMER_GROUPS, USERS)
@@ -112,7 +112,10 @@ def held(server: ObjectServer) -> set[str]:
 async def test_a_cluster_that_cannot_be_looked_at_keeps_no_namespace(
     spec: Json, breaks: Callable[[ObjectServer], None], is_paused: bool
 ) -> None:
-    """Law: parts may be in another namespace than the Cluster. An account stays, it would be valid; in a pause all wait."""
+    """Law: a Cluster that cannot be read keeps no namespace.
+
+    A User's account is the exception; in a pause all objects wait.
+    """
     server, now = ObjectServer(), [0.0]
     notes = {names.ANNOTATION_PAUSE: "true"} if is_paused else {}
     server.put(CLUSTERS, custom("Cluster", "demo", spec=spec, annotations=notes))
@@ -139,7 +142,7 @@ async def test_a_cluster_that_cannot_be_looked_at_keeps_no_namespace(
 
 
 async def test_what_is_deleted_goes_when_the_definition_of_clusters_has_gone() -> None:
-    """Law: whoever deletes all definitions waits for their objects, and the operator has nothing to wait for."""
+    """Law: if the definition of Clusters is deleted, deleted objects go: there is nothing more to wait for."""
     server = ObjectServer()
     for resource in (TOPICS, CONSUMER_GROUPS, USERS):
         server.put(resource, custom(resource.kind, "held", **LEAVING))

@@ -1,4 +1,4 @@
-"""A small API server with one Pipeline, its driver that answers over real HTTP or does not, and the passes over it."""
+"""A small API server with one Pipeline, its driver (which answers by real HTTP or not), and the operator's passes."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -47,7 +47,7 @@ WORD: Json = {"phase": "Running", "ready": True, "last_batch": 7, "rows": 1234, 
 
 @dataclass
 class Driver:
-    """The page that a driver's pod serves: its report as JSON, or any bytes; None answers nothing till the end."""
+    """The page of a driver's pod: its report as JSON, or any bytes; with None no request is answered until the end."""
 
     report: Json | bytes | None = None
     asked: int = 0
@@ -73,7 +73,7 @@ class World:
     driver: Driver = field(default_factory=Driver)
 
     def want(self, **spec: Any) -> None:
-        """Let the Pipeline be like this; None takes a field away."""
+        """Change the Pipeline's spec; None removes a field."""
         every = {key: value for key, value in {**STREAM, **spec}.items() if value is not None}
         before = self.server.find(PIPELINES, NAMESPACE, NAME) or {}
         made = custom("Pipeline", NAME, spec=every, status=before.get("status", {}))
@@ -81,7 +81,7 @@ class World:
         self.put(made)
 
     async def begin_again(self) -> None:
-        """Let the operator be another process."""
+        """Let a new operator process begin."""
         await self.drivers.close()
         self.inventory = Inventory(self.api, ())
         self.drivers = _drivers(self.api, self.inventory)
@@ -122,7 +122,7 @@ class World:
         self.server.put(PODS, made)
 
     async def hear(self) -> None:
-        """Let the driver run, say its word, and be heard."""
+        """Let the driver run and report, and the operator read that."""
         await self.settle()
         self.run_driver()
         self.driver.report = WORD
@@ -153,7 +153,7 @@ def _drivers(api: Api, inventory: Inventory) -> PipelineReconciler:
 
 
 async def _listen(runner: web.AppRunner) -> int:
-    """Listen at one port of both families, and return it: another process may have that of one family."""
+    """Listen at one port for IPv4 and IPv6; another process may have that port for one of them."""
     for _ in range(20):
         first = web.TCPSite(runner, "127.0.0.1", 0)
         await first.start()
@@ -176,7 +176,7 @@ async def one_pipeline(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
     runner = web.AppRunner(app, shutdown_timeout=0)
     await runner.setup()
     monkeypatch.setattr(names, "HTTP_PORT", await _listen(runner))
-    monkeypatch.setattr(module, "_SOON_S", 5.0)  # on a busy machine
+    monkeypatch.setattr(module, "_SOON_S", 5.0)  # For a busy machine.
     server = ObjectServer()
     server.put(CLUSTERS, custom("Cluster", "demo", status={"observedGeneration": 1}))
     async with server.serving() as api:

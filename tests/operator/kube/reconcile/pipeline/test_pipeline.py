@@ -1,4 +1,4 @@
-"""Passes over Pipelines against a small API server and drivers that answer over real HTTP, or do not."""
+"""Passes over Pipelines with a small API server and drivers that answer by real HTTP, or do not."""
 
 from collections.abc import AsyncIterator
 
@@ -38,7 +38,7 @@ async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
 
 
 async def test_a_new_pipeline_is_made_once_and_then_left_alone(world: World) -> None:
-    """One pass makes everything, the next finds nothing to do and waits for the driver."""
+    """Law: one pass makes all objects; the next one changes nothing and waits for the driver."""
     assert await world.look() == AT_WORK_S
     made = world.server.writes()
     assert made[-1] == ("PATCH", f"{PIPELINES.path(NAMESPACE, NAME)}/status")
@@ -53,7 +53,7 @@ async def test_a_new_pipeline_is_made_once_and_then_left_alone(world: World) -> 
 
 
 async def test_a_driver_that_runs_is_asked_and_reported(world: World) -> None:
-    """Its figures stand in the status, and it is asked again after a while."""
+    """Law: a running driver's figures are written to the status, and it is asked again after a while."""
     await world.settle()
     world.run_driver()
     world.driver.report = {**WORD, "offsets": {"orders": {"demo-0": {"1": 4, "0": 3}}}}
@@ -78,7 +78,7 @@ async def test_a_driver_that_runs_is_asked_and_reported(world: World) -> None:
 
 
 async def test_a_report_of_any_length_is_read_whole(world: World) -> None:
-    """A pipeline of thousands of queues says more than one packet holds."""
+    """Law: a report is read completely even if it needs many packets (thousands of queues)."""
     await world.settle()
     world.run_driver()
     queues = {str(queue): 10**9 + queue for queue in range(20_000)}
@@ -103,7 +103,7 @@ async def test_a_report_of_any_length_is_read_whole(world: World) -> None:
 async def test_a_driver_that_says_nothing_of_use_keeps_its_last_figures(
     world: World, report: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its earlier figures stay true; its silence is no news of the pipeline and no error."""
+    """Law: an empty or useless answer keeps the last figures and is no error."""
     await world.hear()
     monkeypatch.setattr(module, "FIGURES_S", 0.0)
     world.driver.report = report
@@ -115,7 +115,7 @@ async def test_a_driver_that_says_nothing_of_use_keeps_its_last_figures(
 
 
 async def test_a_report_that_is_too_long_to_be_read_is_not_passed_over(world: World) -> None:
-    """Law: figures that stand still have a reason, which the condition names; a shorter report ends it."""
+    """Law: a report that is too long is named in the condition, because the figures stand still; a shorter one ends that."""
     await world.hear()
     queues = {str(queue): 10**12 + queue for queue in range(30_000)}
     world.driver.report = {**WORD, "offsets": {"orders": {"demo-0": queues}}}
@@ -134,7 +134,7 @@ async def test_a_report_that_is_too_long_to_be_read_is_not_passed_over(world: Wo
 async def test_a_driver_that_does_not_answer_holds_nobody_up(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: no look waits till a driver answers, and each is asked once at a time; what it has said before stays."""
+    """Law: a pass never waits for a driver's answer, each driver has at most one open request, and earlier figures stay."""
     await world.hear()
     world.driver.report, asked = None, world.driver.asked
     monkeypatch.setattr(module, "_SOON_S", 0.05)
@@ -150,7 +150,7 @@ async def test_a_driver_that_does_not_answer_holds_nobody_up(
 async def test_a_late_answer_is_read_by_the_next_look(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A driver with a busy JVM is slow each time, and is heard all the same."""
+    """Law: an answer that comes late is used by the next look; a busy driver may always be slow."""
     await world.settle()
     world.run_driver()
     monkeypatch.setattr(module, "_SOON_S", 0.0)
@@ -167,7 +167,7 @@ async def test_a_late_answer_is_read_by_the_next_look(
 
 
 async def test_a_driver_that_is_gone_is_no_error(world: World) -> None:
-    """Its pod seems ready for a while after its node has died."""
+    """Law: a driver that cannot be reached is no error; its pod may seem ready after its node has died."""
     await world.settle()
     world.run_driver(podIP="127.0.0.254")
 
@@ -177,7 +177,7 @@ async def test_a_driver_that_is_gone_is_no_error(world: World) -> None:
 
 
 async def test_a_driver_with_an_address_of_ipv6_is_asked(world: World) -> None:
-    """Law: an IPv6-only Kubernetes needs no setting."""
+    """Law: a driver with an IPv6 address is asked, without any setting."""
     await world.settle()
     world.run_driver(podIP="::1")
     world.driver.report = WORD
@@ -188,7 +188,7 @@ async def test_a_driver_with_an_address_of_ipv6_is_asked(world: World) -> None:
 
 
 async def test_what_a_former_container_said_is_no_news_of_this_one(world: World) -> None:
-    """A driver that runs again and is silent has not failed."""
+    """Law: the exit of a former container is no error of the present one."""
     ended = {"exitCode": 1, "message": '{"phase": "Failed", "last_error": "disk full"}'}
     container = {"name": "driver", "state": {"running": {}}, "lastState": {"terminated": ended}}
     await world.settle()
@@ -201,7 +201,7 @@ async def test_what_a_former_container_said_is_no_news_of_this_one(world: World)
 
 
 async def test_only_a_driver_that_may_answer_is_asked(world: World) -> None:
-    """One that starts, has no address or has ended would only be waited for."""
+    """Law: a driver that is not ready, has no address or has ended is not asked."""
     await world.settle()
     cases: list[Json] = [{"conditions": []}, {"podIP": ""}, {"phase": "Failed"}]
     for status in cases:
@@ -214,7 +214,7 @@ async def test_only_a_driver_that_may_answer_is_asked(world: World) -> None:
 async def test_figures_alone_are_written_now_and_then_and_news_immediately(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A driver is asked more often than its status is written; a change of phase does not wait."""
+    """Law: new figures alone are written rarely; a change of phase is written immediately."""
     await world.hear()
     world.server.writes()
 
@@ -233,7 +233,7 @@ async def test_figures_alone_are_written_now_and_then_and_news_immediately(
 
 
 async def test_a_driver_says_when_it_has_failed(world: World) -> None:
-    """The last word of a pod that ended stands in the status, and goes when the next one runs."""
+    """Law: the last message of a failed driver is in the status until the next driver runs."""
     word = '{"phase": "Failed", "last_error": "the disk is full", "last_batch": 3}'
     ended = {"name": "driver", "state": {"terminated": {"exitCode": 1, "message": word}}}
     await world.settle()
@@ -249,7 +249,7 @@ async def test_a_driver_says_when_it_has_failed(world: World) -> None:
 
 
 async def test_a_suspended_pipeline_has_no_driver_and_goes_on_when_it_may(world: World) -> None:
-    """Only the number of drivers is touched."""
+    """Law: suspending a Pipeline only sets its number of drivers to 0, and resuming sets it back."""
     await world.hear()
 
     world.want(suspend=True)
@@ -270,7 +270,7 @@ async def test_a_suspended_pipeline_has_no_driver_and_goes_on_when_it_may(world:
 
 
 async def test_a_cluster_that_is_not_there_is_named_and_nothing_made(world: World) -> None:
-    """Its coming wakes the pipeline; until then nobody asks."""
+    """Law: a Pipeline names a missing Cluster and makes nothing; it is looked at again when the Cluster comes."""
     world.server.drop(CLUSTERS, NAMESPACE, "demo")
     world.inventory.invalidate()
 
@@ -281,7 +281,7 @@ async def test_a_cluster_that_is_not_there_is_named_and_nothing_made(world: Worl
 
 
 async def test_an_invalid_manifest_is_reported_and_what_runs_goes_on(world: World) -> None:
-    """The sentence names the field."""
+    """Law: an invalid manifest is reported with its field, and what runs goes on."""
     await world.settle()
     world.want(path=None)
     world.server.writes()
@@ -296,7 +296,7 @@ async def test_an_invalid_manifest_is_reported_and_what_runs_goes_on(world: Worl
 
 @pytest.mark.parametrize("how", ["paused", "deleted", "gone"])
 async def test_what_is_paused_or_goes_is_left_alone(world: World, how: str) -> None:
-    """The person who paused it decides; what a deleted one owns goes with it."""
+    """Law: a paused or deleted Pipeline is left alone; Kubernetes deletes what a deleted one owns."""
     made = custom("Pipeline", NAME, spec=STREAM)
     if how == "paused":
         made["metadata"]["annotations"] = {names.ANNOTATION_PAUSE: "true"}
@@ -312,7 +312,7 @@ async def test_what_is_paused_or_goes_is_left_alone(world: World, how: str) -> N
 
 
 async def test_what_the_api_server_refuses_is_reported_and_tried_again(world: World) -> None:
-    """Missing rights have their own reason; figures of before stay."""
+    """Law: a refusal of the API server is reported and tried again; missing rights have their own reason, figures stay."""
     text = 'statefulsets is forbidden: User "operator" cannot list resource "statefulsets"'
     world.server.refused[STATEFUL_SETS.path(NAMESPACE)] = 403, text
     with pytest.raises(ForbiddenError):
@@ -330,7 +330,7 @@ async def test_what_the_api_server_refuses_is_reported_and_tried_again(world: Wo
 
 
 async def test_an_object_that_the_api_server_cannot_read_is_reported(world: World) -> None:
-    """Law: an answer of 500 that no later attempt changes is a refusal."""
+    """Law: an answer of 500 that no retry can change counts as a refusal."""
     text = (
         "failed to create typed patch object (shop/a; apps/v1, Kind=StatefulSet): duplicate entries"
     )
@@ -343,7 +343,7 @@ async def test_an_object_that_the_api_server_cannot_read_is_reported(world: Worl
 
 
 async def test_an_answer_of_500_that_stays_is_reported(world: World) -> None:
-    """Law: it may pass, so that the first ones are no news; one that comes again and again is a person's to know."""
+    """Law: a single answer of 500 is not reported, one that comes again and again is."""
     world.server.refused[STATEFUL_SETS.path(NAMESPACE)] = 500, "the webhook does not answer"
     known = []
     for _ in range(5):
@@ -359,7 +359,7 @@ async def test_an_answer_of_500_that_stays_is_reported(world: World) -> None:
 
 
 async def test_an_api_server_that_is_away_is_no_news_of_a_pipeline(world: World) -> None:
-    """Nothing could be written either; the caller tries again."""
+    """Law: while the API server is away nothing is reported (nothing could be written); the caller tries again."""
     world.server.refused[PODS.path(NAMESPACE)] = 503, "etcd is away"
 
     with pytest.raises(RetryLaterError):
@@ -369,7 +369,7 @@ async def test_an_api_server_that_is_away_is_no_news_of_a_pipeline(world: World)
 
 
 async def test_a_pipeline_that_runs_costs_two_lists_a_look(world: World) -> None:
-    """Its pods, and what makes them; everything else once a minute."""
+    """Law: a running Pipeline costs two lists per look (pods and StatefulSets); the rest is read once a minute."""
     await world.hear()
     await world.look()
     world.server.asked.clear()

@@ -1,4 +1,4 @@
-"""What makes the drivers of a Pipeline: one form after another, runs of schedules, volumes, and what a former one left."""
+"""The objects that make a Pipeline's drivers: changes of their kind, scheduled runs, volumes, and remains of former ones."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -45,7 +45,7 @@ async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
 
 
 async def test_another_kind_of_driver_comes_after_the_former_one_is_gone(world: World) -> None:
-    """Two drivers never work on one checkpoint."""
+    """Law: a driver of another kind starts only after the former one is gone; two drivers never share a checkpoint."""
     await world.hear()
     world.server.writes()
 
@@ -68,7 +68,7 @@ async def test_another_kind_of_driver_comes_after_the_former_one_is_gone(world: 
 
 
 async def test_a_correction_reaches_a_stream_that_no_node_has_taken(world: World) -> None:
-    """Kubernetes replaces only a pod that is ready, so the StatefulSet is made again."""
+    """Law: a corrected StatefulSet is made again if its pod was never scheduled, because Kubernetes replaces only ready pods."""
     world.want(resources={"requests": {"cpu": "900"}})
     await world.settle()
     world.run_driver(phase="Pending", conditions=[])
@@ -97,7 +97,7 @@ RUN = f"{OBJECT}-29923115"
 
 
 async def begin_run(world: World, **status: Any) -> None:
-    """Let the schedule's time come: Kubernetes gives a Job without labels those of its pods."""
+    """Let the schedule's time come: Kubernetes makes a Job without labels, whose pods have them."""
     world.want(trigger=None, schedule="* * * * *")
     await world.settle()
     (cron,) = await world.api.list(CRON_JOBS)
@@ -117,7 +117,7 @@ async def begin_run(world: World, **status: Any) -> None:
 
 
 async def test_a_scheduled_run_is_left_alone(world: World) -> None:
-    """It has the labels by which a pipeline's own Jobs are found."""
+    """Law: the Job of a scheduled run is left alone, although its labels are those of a Pipeline's own Jobs."""
     await begin_run(world)
 
     assert world.server.find(JOBS, NAMESPACE, RUN) is not None
@@ -126,7 +126,7 @@ async def test_a_scheduled_run_is_left_alone(world: World) -> None:
 
 
 async def test_a_suspended_schedule_lets_no_run_go_on(world: World) -> None:
-    """Kubernetes ends the pods of a suspended Job; the suspension of a CronJob it applies only to further ones."""
+    """Law: suspending a schedule also suspends its running Job; Kubernetes itself would only suspend further runs."""
     await begin_run(world)
     for suspend in (True, False):
         world.want(trigger=None, schedule="* * * * *", suspend=suspend)
@@ -138,7 +138,7 @@ async def test_a_suspended_schedule_lets_no_run_go_on(world: World) -> None:
 
 
 async def test_a_stream_waits_for_the_run_of_a_former_schedule(world: World) -> None:
-    """Between two attempts nothing but the Job shows it, and its CronJob may be gone before."""
+    """Law: a stream waits for the last run of a former schedule, even if only the Job is left, between two attempts."""
     await begin_run(world, phase="Failed")
     world.want()
     await world.look()
@@ -152,7 +152,7 @@ async def test_a_stream_waits_for_the_run_of_a_former_schedule(world: World) -> 
 
 
 async def test_a_run_without_its_image_makes_room_for_the_next_one(world: World) -> None:
-    """It would wait for ever: neither its image nor its pull secrets change with those of its schedule."""
+    """Law: a run that cannot pull its image is removed for the next one; its image and pull secrets cannot change."""
     waiting = {"waiting": {"reason": "ImagePullBackOff"}}
     lacks = [{"name": "driver", "image": "spark:1", "state": waiting}]
     await begin_run(world, phase="Pending", containerStatuses=lacks, conditions=[])
@@ -165,7 +165,7 @@ async def test_a_run_without_its_image_makes_room_for_the_next_one(world: World)
 
 
 async def test_rights_go_with_the_executors_that_needed_them(world: World) -> None:
-    """A driver that makes no executors has none."""
+    """Law: roles for executors are removed when the Pipeline has no executors any more."""
     world.want(backend="kubernetes")
     await world.settle()
     rights = await world.api.list(ROLES), await world.api.list(ROLE_BINDINGS)
@@ -179,7 +179,7 @@ async def test_rights_go_with_the_executors_that_needed_them(world: World) -> No
 
 
 async def test_a_larger_volume_that_is_there_is_not_made_smaller(world: World) -> None:
-    """Kubernetes would refuse it, at each pass."""
+    """Law: an existing larger volume is not made smaller; Kubernetes would refuse that each time."""
     world.want(storage={"size": "5Gi"})
     await world.settle()
     world.want(storage={"size": "1Gi"})
@@ -192,7 +192,7 @@ async def test_a_larger_volume_that_is_there_is_not_made_smaller(world: World) -
 
 
 def bound(world: World, *, grows: bool) -> Json:
-    """Let the Pipeline's claim have its volume, of a class that lets it grow or does not."""
+    """Let the Pipeline's claim have its volume, of a class that allows growth or not."""
     claim = world.server.find(CLAIMS, NAMESPACE, OBJECT)
     assert claim is not None
     claim["spec"]["storageClassName"] = "disk"
@@ -206,7 +206,7 @@ def bound(world: World, *, grows: bool) -> Json:
 async def test_a_volume_that_cannot_grow_keeps_no_driver_from_running(
     world: World, reason: str
 ) -> None:
-    """Its size never goes back, so it is said beside how the driver is; figures go on."""
+    """Law: a volume that cannot grow is reported beside the driver's state, and the driver runs on."""
     await world.hear()
     bound(world, grows=reason == "GrowthRefused")
     world.server.refused[CLAIMS.path(NAMESPACE, OBJECT)] = 403, "exceeded quota"
@@ -234,7 +234,7 @@ async def test_a_volume_that_cannot_grow_keeps_no_driver_from_running(
 
 
 async def test_no_driver_is_replaced_while_its_checkpoint_would_go(world: World) -> None:
-    """Law: whoever deletes its claim by mistake loses nothing by what the operator does, and hears of it."""
+    """Law: no driver is replaced while its volume claim is being deleted, because its checkpoint would be lost; it is reported."""
     await world.hear()
     claim = world.server.find(CLAIMS, NAMESPACE, OBJECT)
     assert claim is not None
@@ -257,7 +257,7 @@ async def test_no_driver_is_replaced_while_its_checkpoint_would_go(world: World)
 
 
 async def test_a_volume_that_nobody_has_used_grows_when_it_is_bound(world: World) -> None:
-    """Nobody may change one that is not, and a driver is what binds it."""
+    """Law: a claim that is not bound grows only after a driver has bound it; Kubernetes refuses it before."""
     await world.settle()
     world.server.refused[CLAIMS.path(NAMESPACE, OBJECT)] = 403, "only bound claims can grow"
     world.want(storage={"size": "20Gi"})
@@ -270,7 +270,7 @@ async def test_a_volume_that_nobody_has_used_grows_when_it_is_bound(world: World
 async def test_spark_applications_need_their_definition_which_is_asked_for_rarely(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without it a sentence says so and nothing is made; once it is there, it is found."""
+    """Law: without the definition of SparkApplications nothing is made and the condition says so; it is looked for rarely."""
     world.want(backend="sparkApplication", trigger=None)
     assert await world.settle() is None
     assert world.reason == ("False", "DefinitionMissing")
@@ -299,7 +299,7 @@ async def test_spark_applications_need_their_definition_which_is_asked_for_rarel
 
 
 async def test_the_pods_of_a_spark_application_are_one_driver(world: World) -> None:
-    """Kubeflow's operator hands the labels on to all pods: executors are none, and none is in the way."""
+    """Law: the pods of a SparkApplication are one driver: executors have the same labels, but are not taken for drivers."""
     known = yaml.safe_load(
         (Path(__file__).parents[2] / "objects" / "sparkapplications.yaml").read_text()
     )
@@ -331,7 +331,7 @@ async def test_the_pods_of_a_spark_application_are_one_driver(world: World) -> N
 
 
 async def test_a_pipeline_that_is_made_again_does_its_work_itself(world: World) -> None:
-    """The Job of the former one and what its driver said are not its own, however late they are collected."""
+    """Law: a Pipeline made again under its name ignores the former one's Job and report, however late those are deleted."""
     world.want(trigger=None)
     await world.settle()
     (former,) = await world.api.list(JOBS)

@@ -1,1 +1,1 @@
-"""Refusals by the API server, by rights, by admission and by what is missing."""
+"""What happens if the API server refuses: for rights, admission rules or missing objects."""

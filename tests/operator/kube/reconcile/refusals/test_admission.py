@@ -1,4 +1,4 @@
-"""Objects that an admission rule writes otherwise, whenever they are applied: as Autopilot does with resources, Kyverno with images."""
+"""Admission rules that change each object that is applied, as Autopilot does with resources and Kyverno with images."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -27,7 +27,7 @@ async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
 
 
 def with_room(made: Json) -> Json:
-    """Give containers other resources than they ask for."""
+    """Give containers other resources than the operator asked for."""
     template = (made.get("spec") or {}).get("template") or {}
     for each in template.get("spec", {}).get("containers", []):
         each["resources"] = {"requests": {"cpu": "250m", "memory": "512Mi"}}
@@ -48,7 +48,7 @@ async def calm(small: SmallCluster) -> None:
 
 
 async def test_a_cluster_is_ready_whose_objects_are_kept_otherwise(small: SmallCluster) -> None:
-    """Law: what an admission rule has decided is not fought, and an edit still gets through."""
+    """Law: a Cluster is Ready although an admission rule changes its objects; the operator does not fight, and edits still pass."""
     await calm(small)
     small.server.writes()
     small.reconciler.interrupted({"StatefulSet", "Deployment"})
@@ -66,7 +66,7 @@ async def test_a_cluster_is_ready_whose_objects_are_kept_otherwise(small: SmallC
 
 
 async def test_a_field_that_somebody_edits_beside_a_rule_is_put_right(small: SmallCluster) -> None:
-    """Law: only what came back otherwise is left alone, and only as it came back."""
+    """Law: only the fields that the rule changed are left alone; another field that somebody edits is put right."""
     await calm(small)
     found = small.server.find(STATEFUL_SETS, NAMESPACE, "demo-0")
     assert found is not None
@@ -83,7 +83,7 @@ async def test_a_field_that_somebody_edits_beside_a_rule_is_put_right(small: Sma
 async def test_a_pipeline_is_left_alone_whose_driver_is_kept_otherwise(
     world: World, spec: dict[str, Any], resource: Any
 ) -> None:
-    """Law: its driver is neither ended nor applied again and again, also by an operator that begins again."""
+    """Law: a Pipeline whose driver an admission rule changes is neither ended nor applied again and again, even after a restart."""
     world.want(**spec)
     await world.settle()
     world.server.writes()
@@ -91,7 +91,7 @@ async def test_a_pipeline_is_left_alone_whose_driver_is_kept_otherwise(
         await world.begin_again()
         world.inventory.invalidate()
         await world.settle()
-        if resource == STATEFUL_SETS:  # each operator tries once
+        if resource == STATEFUL_SETS:  # Each operator tries once.
             world.server.writes()
         await world.look()
 
@@ -100,7 +100,7 @@ async def test_a_pipeline_is_left_alone_whose_driver_is_kept_otherwise(
 
 
 async def test_what_somebody_undoes_is_done_less_and_less(world: World) -> None:
-    """Law: two that cannot agree must not ask as fast as possible."""
+    """Law: a change that somebody always undoes is made less and less often."""
     await world.settle()
     pauses = []
     for _ in range(20):

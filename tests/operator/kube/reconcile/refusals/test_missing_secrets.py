@@ -1,4 +1,4 @@
-"""A Secret that new pods need and that is not there: no pod that runs gives way to one that could not start."""
+"""A Secret that new pods need is missing: no running pod is replaced by one that could not start."""
 
 from base64 import b64encode
 from pathlib import Path
@@ -15,14 +15,14 @@ _TLS = {"mode": "Permissive", "secretName": "pair"}
 
 
 def secret(name: str, **texts: str) -> Json:
-    """Return a Secret; an underline of a key stands for a point."""
+    """Return a Secret; an underscore in a key's name becomes a point."""
     meta = {"name": name, "namespace": NAMESPACE}
     data = {key.replace("_", "."): text for key, text in texts.items()}
     return {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "stringData": data}
 
 
 def pair(folder: Path, name: str = "pair") -> Json:
-    """Return the Secret with a key pair of an authority of its own."""
+    """Return a Secret with a key pair of its own authority."""
     files = make_certificate(make_authority(folder / name), "server")
     assert files.certificate is not None
     assert files.key is not None
@@ -32,7 +32,7 @@ def pair(folder: Path, name: str = "pair") -> Json:
 
 
 async def evicted(small: SmallCluster) -> tuple[set[str], float | None]:
-    """Reconcile a few times; return the pods that were evicted, and when the next reconcile is due."""
+    """Reconcile several times; return the evicted pods, and when the next reconcile is due."""
     small.server.writes()
     delay_s = None
     for _ in range(4):
@@ -74,7 +74,7 @@ async def test_no_pod_is_replaced_before_its_successor_can_start(
     wrong: Json | None,
     right: str,
 ) -> None:
-    """Law: neither a broker nor a name server; the Secret that is made later is noticed, and the edit goes on."""
+    """Law: no broker or name server is replaced while a Secret is missing; when it is made, the edit goes on."""
     for listener in edit.get("listeners", []):
         listener["port"] = 9094
     async with small_cluster(monkeypatch.setattr) as small:
@@ -102,7 +102,7 @@ async def test_no_pod_is_replaced_before_its_successor_can_start(
 async def test_a_secret_of_its_own_that_somebody_changes_replaces_no_pod(
     monkeypatch: pytest.MonkeyPatch, name: str, key: str
 ) -> None:
-    """Law: processes run with what they have read, and a pod with another text would be a stranger to them."""
+    """Law: a Secret of the operator's that somebody changes replaces no pod; pods with another text could not talk to the others."""
     async with small_cluster(monkeypatch.setattr) as small:
         while await small.reconciler.reconcile(KEY) is not None:
             pass
@@ -125,7 +125,7 @@ async def test_a_secret_of_its_own_that_somebody_changes_replaces_no_pod(
 async def test_certificates_in_files_are_no_certificates_of_pods(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Law: pods would be plain although the spec says Enforcing: none is made so, and the condition says what is missing."""
+    """Law: with Enforcing, pods whose certificates are only in files are not made, and the condition says what is missing."""
     async with small_cluster(monkeypatch.setattr) as small:
         await evicted(small)
         small.change(tls={"mode": "Permissive", "certificateFile": "a.crt", "keyFile": "a.key"})

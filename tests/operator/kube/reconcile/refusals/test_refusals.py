@@ -1,4 +1,4 @@
-"""An object that the API server or a broker refuses keeps no other object waiting."""
+"""A refusal of one object by the API server or a broker does not delay other objects."""
 
 import json
 from collections.abc import AsyncIterator
@@ -38,7 +38,7 @@ def image(small: SmallCluster) -> str:
 async def test_a_namespace_that_lost_its_role_holds_no_cluster_of_another_one_up(
     small: SmallCluster,
 ) -> None:
-    """Law: neither its Users' Secrets nor its parts' statuses do, which can be listed still."""
+    """Law: a namespace without rights does not delay Clusters elsewhere, even if Users and parts there can be listed but not written."""
     small.server.put(USERS, custom("User", "mary", "other"))
     small.server.put(TOPICS, custom("Topic", "orders", "other"))
     small.server.refused |= {
@@ -55,7 +55,7 @@ async def test_a_namespace_that_lost_its_role_holds_no_cluster_of_another_one_up
 
 
 async def test_a_status_that_is_not_taken_ends_no_pass(small: SmallCluster) -> None:
-    """Law: before Kubernetes 1.30 a spec that breaks a rule of newer definitions lets no status be written."""
+    """Law: a refused status does not end a pass; before Kubernetes 1.30 a spec that breaks a newer rule refuses all statuses."""
     path = CLUSTERS.path(*KEY)
     small.server.refused[f"{path}/status"] = (422, "spec.retention: Invalid value")
     small.change(image="orderlymq:2")
@@ -68,7 +68,7 @@ async def test_a_status_that_is_not_taken_ends_no_pass(small: SmallCluster) -> N
 async def test_what_is_done_again_and_again_without_effect_is_done_less_and_less(
     small: SmallCluster,
 ) -> None:
-    """A broker or a webhook that undoes what the operator does must not be fought as fast as possible."""
+    """Law: a change without effect, which a broker or webhook undoes, is repeated less and less often."""
     topic = small.server.put(TOPICS, custom("Topic", "log", spec={"type": "Normal"}))
     small.reconciler.inventory.shown(TOPICS, topic, gone=False)
 
@@ -88,7 +88,7 @@ def _fenced(request: RemotingCommand) -> RemotingCommand:
 async def test_a_topic_that_a_broker_refuses_says_why_and_slows_no_fence(
     small: SmallCluster,
 ) -> None:
-    """Law: one bad object costs only itself: writes that a fence refuses wait for no pause of a failure."""
+    """Law: a Topic that a broker refuses has the reason in its status, and does not slow writes that a fence has refused."""
     small.scripted.answers[RequestCode.UPDATE_AND_CREATE_TOPIC] = lambda request: request.reply(
         ResponseCode.SYSTEM_ERROR, remark="no more topics"
     )

@@ -1,4 +1,4 @@
-"""An object made for a Cluster that the API server refuses keeps nothing else waiting."""
+"""The API server refuses one object of a Cluster: the rest goes on."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
@@ -51,7 +51,7 @@ async def small(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SmallCluster]:
 
 
 async def settle(small: SmallCluster) -> list[str]:
-    """Reconcile for a while; return the pods that were evicted."""
+    """Reconcile for a while; return the evicted pods."""
     small.server.writes()
     for _ in range(4):
         small.now[0] += 60
@@ -61,7 +61,7 @@ async def settle(small: SmallCluster) -> list[str]:
 
 
 def parts(small: SmallCluster) -> tuple[Any, bool]:
-    """Return the finalizers of the Topic that is deleted, and whether brokers were asked to make the one that is new."""
+    """Return the finalizers of the deleted Topic, and whether brokers were asked to make the new one."""
     gone = small.server.find(TOPICS, NAMESPACE, "gone") or {}
     made = {fields.get("topic") for code, fields, _ in small.scripted.asked if code == CREATE}
     return gone["metadata"]["finalizers"], "new" in made
@@ -82,7 +82,7 @@ def parts(small: SmallCluster) -> tuple[Any, bool]:
 async def test_an_object_that_brokers_do_not_need_stops_nothing_but_itself(
     small: SmallCluster, resource: Resource, name: str, status: int, spec: dict[str, Any]
 ) -> None:
-    """Law: the edit is rolled out, Topics come and go, and Ready says what was refused."""
+    """Law: if an object that brokers do not need is refused, the edit is still rolled out, Topics go on, and Ready says what was refused."""
     if (before := small.server.find(resource, NAMESPACE, name)) is not None:
         gone = small.server.drop(resource, NAMESPACE, name)
         small.shown(resource, gone, gone=True)
@@ -101,7 +101,7 @@ async def test_an_object_that_brokers_do_not_need_stops_nothing_but_itself(
 
 
 async def test_the_refusal_goes_when_its_cause_goes(small: SmallCluster) -> None:
-    """Law: it is tried again, less and less often, and Ready does not flap meanwhile."""
+    """Law: a refused object is tried again, less and less often, until it succeeds; Ready does not change meanwhile."""
     small.server.refused[INGRESSES.path(NAMESPACE, "demo-console")] = (400, DENIED)
     small.change(console=CONSOLE)
     for _ in range(6):
@@ -122,7 +122,7 @@ async def test_the_refusal_goes_when_its_cause_goes(small: SmallCluster) -> None
 
 
 async def test_a_service_of_somebody_else_stops_no_broker(small: SmallCluster) -> None:
-    """Law: the name of a listener's Service may be taken."""
+    """Law: a listener's Service name that somebody else has taken stops no broker."""
     foreign = {"name": "demo-0-public", "namespace": NAMESPACE, "uid": "foreign"}
     spec = {"ports": [{"port": 1}]}
     small.server.put(
@@ -139,7 +139,7 @@ async def test_a_service_of_somebody_else_stops_no_broker(small: SmallCluster) -
 async def test_a_part_that_may_not_be_written_stops_nothing_but_itself(
     small: SmallCluster, status: int
 ) -> None:
-    """Law: its spec breaks a rule that came after it, or a policy keeps it; one that cannot be held gets nothing."""
+    """Law: a part that may not be written stops only itself; one that cannot get its finalizer is not made in the brokers."""
     for name, policy in (("new", "Retain"), ("held", "Delete")):
         spec = {"type": "Normal", "deletionPolicy": policy}
         small.server.put(TOPICS, custom("Topic", name, spec=spec))
@@ -155,7 +155,7 @@ async def test_a_part_that_may_not_be_written_stops_nothing_but_itself(
 
 
 async def test_a_group_waits_for_a_topic_that_cannot_be_held(small: SmallCluster) -> None:
-    """Law: it is given its start position once, when it is made, and a position needs queues."""
+    """Law: a ConsumerGroup waits for a Topic that cannot get its finalizer, because its start position needs the queues."""
     for name, resource, spec in (
         ("new", TOPICS, {"type": "Normal", "deletionPolicy": "Delete"}),
         ("billing", CONSUMER_GROUPS, {"topics": [{"name": "new"}], "startFrom": "Earliest"}),
@@ -171,9 +171,9 @@ async def test_a_group_waits_for_a_topic_that_cannot_be_held(small: SmallCluster
 
 @pytest.mark.parametrize("status", [400, 500])
 async def test_what_brokers_need_stops_pods_alone(small: SmallCluster, status: int) -> None:
-    """Law: no pod is replaced by one in the form of before; Topics come and go all the same.
+    """Law: if an object that brokers need is refused, no pod is replaced, and Topics go on.
 
-    So it is, too, where the server fails at the object again and again.
+    The same holds if the server fails again and again at that object.
     """
     small.server.refused[STATEFUL_SETS.path(NAMESPACE, "demo-0")] = (status, DENIED)
     small.change(**EDIT)
@@ -195,7 +195,7 @@ async def test_what_brokers_need_stops_pods_alone(small: SmallCluster, status: i
 async def test_brokers_of_a_cluster_whose_objects_are_refused_are_reported(
     small: SmallCluster, status: int
 ) -> None:
-    """Law: what is refused for days says nothing of leaders; nobody may take them for there because they were once."""
+    """Law: brokers of a Cluster whose objects are refused are still observed; nobody takes old leaders for present ones."""
     small.server.refused[STATEFUL_SETS.path(NAMESPACE, "demo-0")] = (status, DENIED)
     small.change(**EDIT)
     await refusals(small, 6)
@@ -210,7 +210,7 @@ async def test_brokers_of_a_cluster_whose_objects_are_refused_are_reported(
 
 
 async def refusals(small: SmallCluster, times: int) -> tuple[list[str], int]:
-    """Let reconciles fail; return the reason of Ready after each, and how often the last one wrote the Cluster's status."""
+    """Let reconciles fail; return Ready's reason after each one, and how often the last one wrote the Cluster's status."""
     reasons, count = [], 0
     for _ in range(times):
         small.now[0] += 60
@@ -227,7 +227,7 @@ async def refusals(small: SmallCluster, times: int) -> tuple[list[str], int]:
 async def test_pods_that_two_budgets_select_are_named_until_one_budget_goes(
     small: SmallCluster,
 ) -> None:
-    """Law: the roll that stands still says what a person has to do, once, and goes on by itself afterwards."""
+    """Law: pods that two budgets select are reported once, with what a person must do; the roll goes on when one is gone."""
     small.server.overlapping = {"demo-0-0", "demo-nameserver-0"}
     small.change(**EDIT)
 
@@ -255,7 +255,7 @@ async def test_pods_that_two_budgets_select_are_named_until_one_budget_goes(
 async def test_a_failure_of_the_api_server_that_stays_is_said_wherever_it_comes(
     small: SmallCluster, status: int, begin: str
 ) -> None:
-    """Law: what passes by itself is no news; what an API server answers again and again is a person's to know."""
+    """Law: a passing failure of the API server is not reported, a lasting one is, whichever request it is."""
     small.server.refused[begin] = (status, "no such thing as a free lunch")
     small.change(**EDIT)
 
@@ -271,7 +271,7 @@ async def test_a_failure_of_the_api_server_that_stays_is_said_wherever_it_comes(
 
 
 def leave_over_a_claim(small: SmallCluster) -> str:
-    """Let a volume claim of a removed replica be there; return the request that deletes it."""
+    """Put the volume claim of a removed replica; return the request that deletes it."""
     found = small.server.find(CLAIMS, NAMESPACE, "data-demo-0-0") or {}
     meta = {**found["metadata"], "name": "data-demo-0-1", "uid": "left-over"}
     small.shown(CLAIMS, small.server.put(CLAIMS, {**found, "metadata": meta}), gone=False)
@@ -279,7 +279,7 @@ def leave_over_a_claim(small: SmallCluster) -> str:
 
 
 def strip_the_leader(small: SmallCluster) -> str:
-    """Take the leader's label off its pod; return the request that puts it on again."""
+    """Remove the leader's label from its pod; return the request that sets it again."""
     found = small.server.find(PODS, NAMESPACE, "demo-0-0") or {}
     labels = {**found["metadata"]["labels"]}
     del labels[names.LABEL_ROLE]
@@ -293,7 +293,7 @@ def strip_the_leader(small: SmallCluster) -> str:
 async def test_what_is_refused_beside_the_plan_keeps_no_report_waiting(
     small: SmallCluster, disturb: Callable[[SmallCluster], str], status: int
 ) -> None:
-    """Law: a policy that keeps a volume or a pod as it is stops nothing else: Topics come, go and say how they are."""
+    """Law: a refused deletion of a volume, or change of a pod, does not delay Topics and their reports."""
     small.server.refused[disturb(small)] = (status, DENIED)
 
     reasons, _ = await refusals(small, 8)
@@ -312,7 +312,7 @@ async def test_what_is_refused_beside_the_plan_keeps_no_report_waiting(
 
 
 async def test_a_cluster_that_names_a_secret_twice_says_what_to_do(small: SmallCluster) -> None:
-    """Law: it was taken by an earlier version, whose objects the API server refused; the spec before is carried out."""
+    """Law: a spec that names a Secret twice (an earlier version took it) says what to do, and the previous spec is carried out."""
     small.change(**EDIT, imagePullSecrets=["r", "r"])
 
     await settle(small)
@@ -335,7 +335,7 @@ async def test_a_cluster_that_names_a_secret_twice_says_what_to_do(small: SmallC
 async def test_a_kind_that_cannot_be_listed_stops_nothing_but_itself(
     small: SmallCluster, resource: Resource, status: int, spec: dict[str, Any]
 ) -> None:
-    """Law: as for an object; none of that kind is made or deleted, and Ready says so until the right is there."""
+    """Law: if a kind of object cannot be listed, only that kind is left alone, and Ready says so until the right is there."""
     small.server.refused[resource.path(NAMESPACE)] = (status, DENIED)
     small.change(**EDIT, **spec)
 
@@ -355,7 +355,7 @@ async def test_a_kind_that_cannot_be_listed_stops_nothing_but_itself(
 
 @pytest.mark.parametrize("resource", [INGRESSES, DEPLOYMENTS])
 async def test_a_right_that_nothing_needs_may_lack(small: SmallCluster, resource: Resource) -> None:
-    """Law: a narrower Role serves a Cluster without objects of that kind, and such a Cluster at rest reads no more."""
+    """Law: a missing right does not matter if the Cluster needs no object of that kind; it costs no more requests."""
     small.server.refused[resource.path(NAMESPACE)] = (403, DENIED)
     small.reconciler.interrupted((resource.kind,))
     for _ in range(2):
@@ -366,7 +366,7 @@ async def test_a_right_that_nothing_needs_may_lack(small: SmallCluster, resource
 
 
 async def test_a_kind_that_brokers_need_must_be_listed(small: SmallCluster) -> None:
-    """Law: without it nobody knows what runs."""
+    """Law: a kind that brokers need must be listed; otherwise nobody knows what runs, and the pass fails."""
     small.server.refused[STATEFUL_SETS.path(NAMESPACE)] = (403, DENIED)
     small.reconciler.interrupted((STATEFUL_SETS.kind,))
     with pytest.raises(ForbiddenError, match=DENIED):
@@ -384,7 +384,7 @@ def _made(small: SmallCluster) -> list[tuple[str, str]]:
 async def test_an_object_of_somebody_else_with_the_label_of_the_cluster_stays(
     small: SmallCluster, resource: Resource, labels: dict[str, str]
 ) -> None:
-    """Law: only what was made for the Cluster is deleted when it wants it no more."""
+    """Law: an object of somebody else with the Cluster's label is never deleted."""
     meta = {
         "name": "mine",
         "namespace": NAMESPACE,
