@@ -1,8 +1,8 @@
 """
-The part of PromQL that the alerts about outages use: selectors, `or`, `unless`, `and`, comparisons, differences, products, sums,
-and what a function makes of a range.
+The part of PromQL that the chart's alerts use: selectors, `or`, `unless`, `and`, comparisons, differences, products, sums,
+and functions of a range.
 
-A series is a name with labels; a vector is a dict of label sets with values. Whatever else a rule uses is refused.
+A series is a name with labels; a vector is a dict of label sets with values. Anything else in a rule is refused.
 """
 
 import operator
@@ -13,14 +13,14 @@ from typing import Final
 Labels = frozenset[tuple[str, str]]
 Vector = dict[Labels, float]
 Series = Mapping[str, Vector]
-# What was there at a time, in seconds since the epoch.
+# The series at a time, in seconds since the epoch.
 History = Callable[[float], Series]
 
 _TOKEN: Final = re.compile(
     r"\s*([A-Za-z_:][\w:]*|[\d.]+|\[\d+[smh](?::\d+[smh])?\]|[<>=!]=|[=!]~|[-*/<>=(),{}]|\"[^\"]*\")"
 )
 _RANGE: Final = re.compile(r"\[(\d+)([smh])(?::(\d+)([smh]))?\]")
-# As often as the chart lets itself be scraped.
+# The chart's default scrape interval.
 _SCRAPES_S: Final = 30
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3_600}
 _COMPARE: Final[dict[str, Callable[[float, float], bool]]] = {
@@ -29,7 +29,7 @@ _COMPARE: Final[dict[str, Callable[[float, float], bool]]] = {
     ">": operator.gt,
 }
 _FOLD: Final[dict[str, Callable[[Iterable[float]], float]]] = {"sum": sum, "max": max}
-# What a function makes of the values of a range, and of its length in seconds.
+# Functions of a range: of its values and its length in seconds.
 _OVER: Final[dict[str, Callable[[list[float], int], float]]] = {
     "delta": lambda values, _: values[-1] - values[0],
     "rate": lambda values, range_s: (values[-1] - values[0]) / range_s,
@@ -48,12 +48,12 @@ _MATCH: Final[dict[str, Callable[[str, str], bool]]] = {
 
 
 def evaluate(text: str, series: Series, now: float = 0.0) -> Vector:
-    """Return what an expression yields at *now*, seconds since the epoch; an alert fires for each entry."""
+    """Return the value of an expression at *now*, in seconds since the epoch; an alert fires for each entry."""
     return evaluate_history(text, lambda _: series, now)
 
 
 def evaluate_history(text: str, history: History, now: float = 0.0) -> Vector:
-    """Return what an expression yields at *now* where series change, as `evaluate`."""
+    """Return the value of an expression at *now* from changing series, as `evaluate`."""
     parser = _Parser(_TOKEN.findall(text), history, now)
     found = parser.disjunction()
     assert not parser.tokens, f"what follows is not understood: {parser.tokens}"
@@ -160,7 +160,7 @@ class _Parser:
         return self._matching(self._series.get(token, {}))
 
     def _matching(self, vector: Vector) -> Vector:
-        """Return the rows that the matchers behind a name leave."""
+        """Return the rows that match the labels after a name."""
         left = dict(vector)
         if not self._next_is("{"):
             return left
@@ -174,7 +174,7 @@ class _Parser:
         return left
 
     def _over(self, over: Callable[[list[float], int], float]) -> Vector:
-        """Return what a function makes of the values that an expression has had, at each step of its range."""
+        """Apply a function to an expression's values at each step of its range."""
         self._expect("(")
         begin = list(self.tokens)
         self.disjunction()

@@ -1,4 +1,4 @@
-"""The operator's requests to the API server, counted by one of our own; HTTP is real, the clock is not."""
+"""The operator's requests to the API server, counted by a server of our own; HTTP is real, the clock is not."""
 
 import sys
 from collections import Counter
@@ -32,9 +32,9 @@ from tests.operator.kube.objectserver import ObjectServer
 from tests.operator.kube.samples import NAMESPACE, custom, pod
 from tests.operator.kube.smallcluster import KEY, SmallCluster, small_cluster
 
-# Counts of docs/explanation/operator.md for one Cluster: each kind that is made for it, its claims and its pods.
+# Numbers of docs/explanation/operator.md for one Cluster: each kind that is made for it, its claims and its pods.
 _ALL, _CHANGING = 12, 2
-# Before a pass that changes something: the Cluster itself, and all of them.
+# Before a pass that changes something: the Cluster itself, and all of its objects.
 _WHOLE = 1 + _ALL
 
 
@@ -47,7 +47,7 @@ async def small(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SmallCluster]:
 
 
 async def test_a_calm_cluster_asks_the_api_server_for_nothing(small: SmallCluster) -> None:
-    """Not for its Secrets either; all of it is read again after half an hour, against a watch that broke off."""
+    """Law: a calm Cluster costs no request (not even for its Secrets); all is read again after half an hour, in case a watch broke off."""
     small.server.asked.clear()
     for _ in range(30):
         small.now[0] += 59
@@ -62,7 +62,7 @@ async def test_a_calm_cluster_asks_the_api_server_for_nothing(small: SmallCluste
 
 
 def _called_in_the_loop(found: Counter[str], frame: FrameType, event: str, _: object) -> None:
-    """Count a call of a function of the operator that is no coroutine."""
+    """Count a call of a function of the operator that is not a coroutine."""
     code = frame.f_code
     plain = not code.co_flags & (CO_COROUTINE | CO_ASYNC_GENERATOR)
     if event == "call" and plain and "orderlymq_operator" in code.co_filename:
@@ -70,7 +70,7 @@ def _called_in_the_loop(found: Counter[str], frame: FrameType, event: str, _: ob
 
 
 async def _calls_at_rest(small: SmallCluster, count: int) -> Counter[str]:
-    """Return which functions the loop calls how often in a pass over so many Topics that finds nothing to do."""
+    """Return how often the loop calls each function in a pass over that many Topics that finds nothing to do."""
     names = [f"topic-{number}" for number in range(count)]
     facts = {"perm": 6, "readQueueNums": 8, "writeQueueNums": 8, "order": True}
     table = {name: {"topicName": name, **facts} for name in [*names, AUTO_CREATE_TOPIC]}
@@ -97,7 +97,7 @@ async def _calls_at_rest(small: SmallCluster, count: int) -> Counter[str]:
 
 
 async def test_a_pass_over_many_topics_lets_the_loop_serve_others(small: SmallCluster) -> None:
-    """Law: the loop itself calls no function once for each Topic; a thread beside it compares and plans them."""
+    """Law: in a pass over many Topics the loop calls no function once per Topic; a thread compares and plans them."""
     few = await _calls_at_rest(small, 2)
     many = await _calls_at_rest(small, 32)
 
@@ -107,7 +107,10 @@ async def test_a_pass_over_many_topics_lets_the_loop_serve_others(small: SmallCl
 async def test_what_was_changed_by_hand_is_put_right_when_a_watch_shows_it(
     small: SmallCluster,
 ) -> None:
-    """Of the kinds that nobody touched nothing is read; a pass that had to do something reads all again."""
+    """Law: a manual change is put right when a watch shows it; untouched kinds are not read.
+
+    A pass that did something reads all again.
+    """
     gone = SERVICES.path(NAMESPACE, "demo-0")
     found = small.server.objects.pop(gone)
     await small.lists()
@@ -118,11 +121,11 @@ async def test_what_was_changed_by_hand_is_put_right_when_a_watch_shows_it(
 
     assert (hidden, is_news) == (True, True)
     assert gone in small.server.objects
-    assert counts == [2 + _WHOLE, _WHOLE]  # the Cluster, and whether another one has the name
+    assert counts == [2 + _WHOLE, _WHOLE]  # The Cluster, and whether another one has the name.
 
 
 async def test_what_a_write_of_the_operator_echoes_is_no_news(small: SmallCluster) -> None:
-    """Nor what is shown again as it was read."""
+    """Law: a watch's echo of the operator's own write, or an object shown again unchanged, causes no pass."""
     for resource, name in ((SERVICES, "demo-0"), (PODS, "demo-0-0"), (CLAIMS, "data-demo-0-0")):
         found = small.server.find(resource, NAMESPACE, name)
         assert found is not None
@@ -132,22 +135,22 @@ async def test_what_a_write_of_the_operator_echoes_is_no_news(small: SmallCluste
 
 
 async def test_nothing_is_done_on_the_word_of_a_watch(small: SmallCluster) -> None:
-    """An operator with something to do first reads the Cluster and all that was made for it, as they are."""
+    """Law: the operator never acts on a watch alone: before a change it reads the Cluster and all objects made for it."""
     topic = small.server.put(TOPICS, custom("Topic", "log", spec={"type": "Normal"}))
     small.reconciler.inventory.shown(TOPICS, topic, gone=False)
 
     small.server.asked.clear()
-    with suppress(AdminError):  # the brokers of this test make no topics
+    with suppress(AdminError):  # The brokers of this test make no topics.
         await small.reconciler.reconcile(KEY)
     read = [path.rpartition("/")[2] for method, path, *_ in small.server.asked if method == "GET"]
 
     wanted = {resource.plural for resource in (CLUSTERS, *MADE, CLAIMS, PODS)}
     assert wanted <= set(read)
-    assert len(read) == _WHOLE + 2  # and the Secrets of its own
+    assert len(read) == _WHOLE + 2  # And the Secrets of its own.
 
 
 async def test_a_namespace_whose_role_is_gone_is_not_served_until_it_is_back() -> None:
-    """Law: its watches broke off, and our own kinds can be listed everywhere: it waits, and what is deleted there is seen."""
+    """Law: a namespace whose Role is deleted is not served until the Role is back; deletions there are still seen."""
     server = ObjectServer()
     server.refused["/api/v1/namespaces/other/"] = (403, "not granted")
     async with server.serving() as api:
@@ -166,7 +169,7 @@ async def test_a_namespace_whose_role_is_gone_is_not_served_until_it_is_back() -
 async def test_an_operator_at_rest_writes_nothing_and_asks_less_than_once_a_minute(
     small: SmallCluster,
 ) -> None:
-    """Beside its watches and its lease: two hours of resyncs, each as the process makes it."""
+    """Law: an operator at rest writes nothing and asks less than once a minute, beside watches and lease, over two hours of resyncs."""
     audit = Audit(OperatorMetrics(), lambda: small.now[0])
     inventory = small.reconciler.inventory
     await audit.compare(small.api, inventory, (NAMESPACE,))
@@ -184,7 +187,7 @@ async def test_an_operator_at_rest_writes_nothing_and_asks_less_than_once_a_minu
 async def test_what_is_kept_is_read_again_after_a_watch_was_interrupted(
     small: SmallCluster,
 ) -> None:
-    """The operator makes an object again that vanished meanwhile, though no watch has ever shown its end."""
+    """Law: after a watch was interrupted all is read again, so an object that vanished meanwhile is made again."""
     audit = Audit(OperatorMetrics(), lambda: small.now[0])
     kept, gone = SERVICES.path(NAMESPACE, "demo-0-replicas"), SERVICES.path(NAMESPACE, "demo-0")
     for path in (kept, gone):
@@ -202,7 +205,7 @@ async def test_what_is_kept_is_read_again_after_a_watch_was_interrupted(
 
 
 async def test_a_cluster_that_waits_is_looked_at_ever_more_rarely(small: SmallCluster) -> None:
-    """A pod that a person must help would cost a pass a second for ever; each costs two lists."""
+    """Law: a waiting Cluster, whose pod needs a person's help, is looked at less and less often; each look costs two lists."""
     small.now[0] += WATCHED_KEPT_S
     failing = {"name": "main", "state": {"waiting": {"reason": "CrashLoopBackOff"}}}
     server = small.server.objects[PODS.path(NAMESPACE, "demo-0-0")]
@@ -219,7 +222,7 @@ async def test_a_cluster_that_waits_is_looked_at_ever_more_rarely(small: SmallCl
 
 
 def test_a_change_makes_looks_frequent_again() -> None:
-    """A Cluster that moves is worth a look."""
+    """Law: after a change, looks are frequent again."""
     pace = Backoff()
     same = [pace.pause_s("demo", "waits") for _ in range(SOON_OBSERVATIONS + 10)]
 
@@ -228,7 +231,7 @@ def test_a_change_makes_looks_frequent_again() -> None:
 
 
 async def test_a_cluster_that_is_paused_says_how_it_is(small: SmallCluster) -> None:
-    """Nothing is done to it, and a healthy one stays Ready."""
+    """Law: a paused Cluster is still reported on, and a healthy one stays Ready."""
     small.annotate(pause="true")
 
     delay_s, _ = await small.lists()
@@ -239,7 +242,10 @@ async def test_a_cluster_that_is_paused_says_how_it_is(small: SmallCluster) -> N
 
 
 async def test_the_audit_reads_what_a_watch_that_broke_off_may_have_missed() -> None:
-    """All pods only then, and of them no more than who they are; resources twice an hour in any case."""
+    """Law: the audit finds what an interrupted watch may have missed.
+
+    It reads all pods' metadata only then, other kinds twice an hour.
+    """
     server, now = ObjectServer(), [0.0]
     server.put(PODS, pod())
     async with server.serving() as api:

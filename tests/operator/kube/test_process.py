@@ -1,4 +1,4 @@
-"""The operator as a whole process, with kopf's watches and its lease, at an API server of our own."""
+"""The operator as a whole process, with kopf's watches and its lease, and an API server of our own."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -37,7 +37,7 @@ async def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     """A Cluster that an operator has made and looks after, beside a namespace that is gone and one that it served before."""
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     async with small_cluster(monkeypatch.setattr) as found:
-        # The Role in it had granted this; our own kinds can be listed everywhere.
+        # The deleted Role had granted this; our own kinds can be listed everywhere.
         for api in ("api/v1", "apis/apps/v1"):
             found.server.refused[f"/{api}/namespaces/gone/"] = (403, "not granted")
         held = custom("Topic", "held", "left", finalizers=[FINALIZER])
@@ -77,7 +77,7 @@ def is_ready(small: SmallCluster) -> bool:
 
 
 def asked(small: SmallCluster) -> list[tuple[str, ...]]:
-    """Return what was asked since the last call, beside watches, leases and what is gone."""
+    """Return the requests since the last call, without watches, leases and the gone namespace."""
     found = [
         each
         for each in small.server.asked
@@ -88,14 +88,14 @@ def asked(small: SmallCluster) -> list[tuple[str, ...]]:
 
 
 async def rests(small: SmallCluster) -> None:
-    """Wait until ten resyncs have asked nothing."""
+    """Wait until ten resyncs in a row have asked nothing."""
     async with asyncio.timeout(30):
         while asked(small):  # noqa: ASYNC110 - likewise
             await asyncio.sleep(10 * _RESYNC_S)
 
 
 async def test_an_operator_at_rest_asks_the_api_server_for_nothing(small: SmallCluster) -> None:
-    """However often it looks at its Clusters; and what a person takes away is made again when a watch shows it."""
+    """Law: an operator at rest asks nothing, however often it looks; what a person deletes is made again when a watch shows it."""
     await rests(small)
     small.server.drop(SERVICES, NAMESPACE, "demo-0")
     await until(lambda: small.server.find(SERVICES, NAMESPACE, "demo-0") is not None)
@@ -103,7 +103,7 @@ async def test_an_operator_at_rest_asks_the_api_server_for_nothing(small: SmallC
 
 
 async def test_a_namespace_that_is_served_no_more_keeps_no_finalizer(small: SmallCluster) -> None:
-    """Law: nobody else would ever take it off."""
+    """Law: in a namespace that is no longer served the operator removes its finalizers, because nobody else would."""
     await until(lambda: _held(small)["metadata"]["finalizers"] == [])
     await rests(small)
 
@@ -117,7 +117,7 @@ def _held(small: SmallCluster) -> Json:
 async def test_a_cluster_made_again_under_its_name_has_only_what_is_its_own(
     small: SmallCluster,
 ) -> None:
-    """Objects of the former one are collected some time later; nothing is made for the former, and nothing twice."""
+    """Law: a Cluster made again under its name gets its own objects, each once; the former one's are deleted a while later."""
     await rests(small)
     former = small.server.drop(CLUSTERS, *KEY)
     small.server.put(CLUSTERS, custom("Cluster", "demo", spec=former["spec"], uid="made-again"))

@@ -1,4 +1,4 @@
-"""Watches always come back: kopf and HTTP are real, the API server is one of our own that ends them in every way."""
+"""Watches always come back: kopf and HTTP are real, and our own API server ends them in every way."""
 
 import asyncio
 import gc
@@ -28,11 +28,11 @@ class Watched:
     """The objects that watches have shown so far.
 
     Attributes:
-        names: objects that are there, by kind.
+        names: present objects, by kind.
         listed: how often each was shown because a watch began.
         losses: how often all watches were lost.
-        ready: set from when watches begin until they are lost.
-        over: ends when the watches have ended.
+        ready: set while watches run.
+        over: done when the watches have ended.
     """
 
     server: ObjectServer
@@ -62,7 +62,7 @@ class Watched:
 
 
 def kubeconfig(api: Api, folder: Path) -> Path:
-    """Write what kopf finds the API server by."""
+    """Write the configuration by which kopf finds the API server."""
     config = {
         "current-context": "test",
         "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
@@ -82,7 +82,7 @@ async def watching(
     namespaces: tuple[str, ...] = (),
     is_readable: Callable[[str], bool] = lambda _: True,
 ) -> AsyncIterator[Watched]:
-    """Watch all kinds; that many watches are open when the body begins."""
+    """Watch all kinds; when the body begins that many watches are open."""
     monkeypatch.setattr(watches, "AGAIN_FIRST_S", 0.05)
     monkeypatch.setattr(watches, "RETRIES_S", (0.05, 0.05))
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
@@ -121,11 +121,11 @@ ENDINGS: dict[str, tuple[Callable[[ObjectServer], None], bool]] = {
 async def test_a_watch_comes_back_however_it_ends(
     ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: what changes afterwards is shown, and where kopf gives up all watches begin again with a list."""
+    """Law: however a watch ends, later changes are shown; if kopf gives up, all watches begin again with a list."""
     end, gives_up = ENDINGS[ending]
     async with watching(ObjectServer(), tmp_path, monkeypatch) as seen:
         await seen.shows("before")
-        # As a reconcile under way: kopf ends what is younger than itself in its loop.
+        # Like a reconcile under way: kopf ends everything in its loop that is younger than itself.
         other = asyncio.create_task(asyncio.Event().wait())
         end(seen.server)
         await seen.until(lambda: seen.losses == gives_up)
@@ -141,7 +141,7 @@ async def test_a_watch_comes_back_however_it_ends(
 async def test_a_watch_that_ends_without_a_word_begins_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: the operator is deaf to no kind; kopf itself goes on without a watch that was cancelled."""
+    """Law: a watch that is cancelled without a word begins again; kopf alone would go on without it."""
     monkeypatch.setattr(watches, "POLL_S", _LOOK_S)
     async with watching(ObjectServer(), tmp_path, monkeypatch) as seen:
         await seen.shows("before")
@@ -155,7 +155,7 @@ async def test_a_watch_that_ends_without_a_word_begins_again(
 
 
 def _tasks() -> list[asyncio.Task[object]]:
-    """Return the tasks of all loops that are under way."""
+    """Return all running tasks of all loops."""
     found = [each for each in gc.get_objects() if isinstance(each, asyncio.Task)]
     return [each for each in found if not each.done()]
 
@@ -164,7 +164,7 @@ def _tasks() -> list[asyncio.Task[object]]:
 async def test_a_signal_ends_the_watches(
     number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And is no loss."""
+    """Law: a signal ends the watches, and that is not counted as a loss."""
     async with watching(ObjectServer(), tmp_path, monkeypatch) as seen:
         os.kill(os.getpid(), number)
         await seen.over
@@ -175,7 +175,7 @@ async def test_a_signal_ends_the_watches(
 async def test_a_watch_that_says_nothing_begins_again_where_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: the changes of the meantime are reported then, also what is gone; nothing is listed for it."""
+    """Law: a silent watch begins again where it was, without a list, and then shows what changed or was deleted meanwhile."""
     monkeypatch.setattr(watches, "SILENT_S", 0.5)
     async with watching(ObjectServer(), tmp_path, monkeypatch) as seen:
         await seen.shows("before")
@@ -189,7 +189,7 @@ async def test_a_watch_that_says_nothing_begins_again_where_it_was(
 async def test_a_namespace_that_cannot_be_watched_ends_no_watch_of_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: it is lost once, keeps nobody waiting, and is watched as soon as it can be read."""
+    """Law: a namespace that cannot be watched is lost once, does not delay others, and is watched when it can be read again."""
     server, readable = ObjectServer(), asyncio.Event()
     server.refused["/apis/orderlymq.io/v1alpha1/namespaces/gone"] = (403, "not granted")
     places = (NAMESPACE, "gone")
@@ -210,7 +210,7 @@ async def test_a_namespace_that_cannot_be_watched_ends_no_watch_of_another(
 async def test_a_bookmark_spares_a_list_after_a_compaction(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: a watch of a kind that never changes goes on from the last bookmark."""
+    """Law: after a compaction a watch of a quiet kind goes on from its last bookmark, without a list."""
     server = ObjectServer()
     server.put(SERVICES, {**custom("Service", "quiet"), "metadata": _LABELLED})
     async with watching(server, tmp_path, monkeypatch) as seen:
@@ -236,7 +236,7 @@ _LABELLED = {
 async def test_ten_thousand_topics_are_shown_although_their_list_grows_too_old(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: a list whose further pages are gone is read again, and so is every other watch."""
+    """Law: if the later pages of a list are gone, the list is read again and all watches begin again; 10,000 topics are shown."""
     server, count = ObjectServer(), 10_000
     for number in range(count):
         server.put(TOPICS, custom("Topic", f"topic-{number}"))

@@ -4,7 +4,7 @@ from orderlymq_operator.kube.workqueue import RETRY_FIRST_S, WorkQueue
 
 
 async def test_a_key_waits_once_however_often_it_is_added() -> None:
-    """A thousand events about one Cluster are one pass."""
+    """Law: a key waits once, however often it is added: a thousand events about one Cluster are one pass."""
     queue: WorkQueue[str] = WorkQueue()
     for _ in range(1000):
         queue.add("a")
@@ -15,7 +15,7 @@ async def test_a_key_waits_once_however_often_it_is_added() -> None:
 
 
 async def test_a_key_that_is_added_while_it_is_handled_is_handled_again() -> None:
-    """The pass may have read before whatever happened; meanwhile nobody else gets the key."""
+    """Law: a key that is added during its pass gets another pass, and no second worker gets it meanwhile."""
     queue: WorkQueue[str] = WorkQueue()
     queue.add("a")
     assert await queue.take() == "a"
@@ -30,7 +30,7 @@ async def test_a_key_that_is_added_while_it_is_handled_is_handled_again() -> Non
 
 
 async def test_failures_come_later_and_later_and_success_forgets_them() -> None:
-    """Doubling from a quarter of a second, never sooner than the server asks."""
+    """Law: failures are retried after 0.25 s, then twice as long each time, never sooner than the server asks; a success resets that."""
     queue: WorkQueue[str] = WorkQueue()
     delays = []
     for _ in range(3):
@@ -48,7 +48,7 @@ async def test_failures_come_later_and_later_and_success_forgets_them() -> None:
 
 
 async def test_a_later_turn_gives_way_to_an_earlier_one() -> None:
-    """A key that is woken does not wait for its timer, and the timer does not come after it."""
+    """Law: a key that is woken does not wait for its timer, and the timer adds no second pass."""
     queue: WorkQueue[str] = WorkQueue()
     queue.add_after("a", 60)
     queue.add_after("a", 0)

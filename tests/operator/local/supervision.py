@@ -1,4 +1,4 @@
-"""A supervisor that runs in the test, and what its cluster looks like."""
+"""A supervisor that runs inside the test, and helpers to look at its cluster."""
 
 import asyncio
 import fcntl
@@ -21,7 +21,7 @@ PATIENCE_S = 30.0
 async def running(
     directory: DataDirectory, port: int | None, *, replicas: int = 3
 ) -> AsyncIterator[Supervisor]:
-    """Supervise until the block ends; nothing may be left then."""
+    """Supervise until the block ends; then no process may be left."""
     found = manifests(port, replicas=replicas) if port is not None else []
     with session.prepared(directory, found) as state:
         supervisor = Supervisor(directory, state)
@@ -36,7 +36,7 @@ async def running(
 
 
 def is_supervised(directory: DataDirectory) -> bool:
-    """Return whether somebody holds a directory that a supervisor has held before."""
+    """Return whether a supervisor holds a directory that one has held before."""
     try:
         with directory.locked_as_it_is():
             return False
@@ -51,7 +51,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 def probes(directory: DataDirectory) -> list[int]:
-    """Return the number of probes of each replica, the fewest first; the second is asked after the first answer."""
+    """Return the number of probes of each replica, the fewest first; the second one begins after the first answer."""
     return sorted(path.stat().st_size for path in directory.path.rglob("PROBES"))
 
 
@@ -61,7 +61,7 @@ def group_of(supervisor: Supervisor) -> dict[str, Any]:
 
 
 def leader_pid(supervisor: Supervisor) -> int | None:
-    """The process that leads; None while none is known, or the known one has ended."""
+    """Return the leader's process id; None if none is known, or it has ended."""
     group = group_of(supervisor)
     pids = (item["pid"] for item in group["replicas"] if item["node"] == group["leader"])
     return next(pids, None)
@@ -74,13 +74,13 @@ def running_leader_pid(supervisor: Supervisor) -> int:
 
 
 def shared_of(directory: DataDirectory) -> dict[str, Any]:
-    """Return the state that the stand-in brokers of the group hold."""
+    """Return the shared state of the group's stand-in brokers."""
     found: dict[str, Any] = json.loads((directory.path / "replicas/demo-0.shared").read_text())
     return found
 
 
 def change_shared(directory: DataDirectory, edit: Callable[[dict[str, Any]], None]) -> None:
-    """Let *edit* change that state between two requests, as another tool does."""
+    """Let *edit* change the shared state between two requests, as another tool would."""
     file = directory.path / "replicas/demo-0.shared"
     with file.with_suffix(".changing").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -19,7 +19,7 @@ from tests.runtime.pages.turns import turns_for
 async def test_however_much_one_connection_asks_for_the_loop_turns_between_two_answers(
     tmp_path: Path,
 ) -> None:
-    """Law: a burst of requests does not keep the supervisor from its brokers."""
+    """Law: many requests on one connection do not block the supervisor's loop: it turns between two answers."""
     directory = DataDirectory(tmp_path)
     directory.save(state := State(desired(topic(queues=3)), {"demo-0": {1: False}}))
     server = ControlServer(Supervisor(directory, state), directory, 1)
@@ -36,7 +36,7 @@ async def test_however_much_one_connection_asks_for_the_loop_turns_between_two_a
 
 
 async def test_the_loop_turns_while_manifests_are_read(tmp_path: Path) -> None:
-    """Law: many documents do not keep the supervisor from its brokers: another command is answered meanwhile."""
+    """Law: reading many manifests does not block the supervisor's loop: another command is answered meanwhile."""
     directory = DataDirectory(tmp_path)
     directory.save(state := State(desired(topic(queues=3)), {"demo-0": {1: False}}))
     server = ControlServer(Supervisor(directory, state), directory, 1)
@@ -58,7 +58,7 @@ async def test_the_loop_turns_while_manifests_are_read(tmp_path: Path) -> None:
         writer.write(body[-1:])
         answer = asyncio.create_task(planned.readline())
         for _ in range(10):
-            await asyncio.sleep(0)  # so that the whole request is there
+            await asyncio.sleep(0)  # So that the whole request is there.
         status, other = await ask("GET /status", b"")
 
         assert b" 200 " in await status.readline()
@@ -76,7 +76,7 @@ async def test_the_loop_turns_while_manifests_are_read(tmp_path: Path) -> None:
 async def test_what_cannot_be_written_down_ends_its_request_alone(
     directory: DataDirectory, ports: int
 ) -> None:
-    """Law: as on a full disk. The command says so, nothing is accepted, and the next one is answered."""
+    """Law: a request that cannot be saved (full disk) fails alone and changes nothing; the next one is answered."""
     file = directory.path / "cluster.json"
     changed = [("test.yaml", text(ports, replicas=1, extra=normal_topic(4)))]
     async with running(directory, ports, replicas=1) as supervisor:

@@ -14,7 +14,7 @@ from tests.operator.local.supervision import is_supervised
 
 
 def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
-    """Enough to go on after a restart of the machine: manifests, replicas, pending deletions."""
+    """Law: manifests, replicas and pending deletions are loaded as they were saved, enough to go on after a restart."""
     directory = DataDirectory(tmp_path)
     wanted = desired(topic(queues=3), group(), groups=2)
     state = State(wanted, {"demo-0": {1: False, 4: True}, "demo-1": {1: False}})
@@ -41,7 +41,7 @@ def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
 def test_a_directory_that_cannot_be_read_is_refused(
     tmp_path: Path, content: bytes, complaint: str
 ) -> None:
-    """Nothing is overwritten: a later version may have written it."""
+    """Law: an unreadable directory is refused and nothing in it is overwritten; a later version may have written it."""
     (tmp_path / "cluster.json").write_bytes(content)
 
     with pytest.raises(RefusedError, match=complaint):
@@ -52,7 +52,7 @@ def test_a_directory_that_cannot_be_read_is_refused(
     "content", [b"", b"[]", b"null", b"5", b"\xff", b'{"pid": "1", "host": 5, "port": 1}']
 )
 def test_a_damaged_note_of_the_supervisor_is_none(tmp_path: Path, content: bytes) -> None:
-    """Law: commands say that nobody answers; a count of starts that cannot be read begins again, above the last one."""
+    """Law: a damaged supervisor's note counts as none (nobody answers); a damaged count of starts begins above the last one."""
     directory = DataDirectory(tmp_path)
     (tmp_path / "supervisor.json").write_bytes(content)
     first = directory.count_start()
@@ -63,7 +63,7 @@ def test_a_damaged_note_of_the_supervisor_is_none(tmp_path: Path, content: bytes
 
 
 def test_a_start_that_a_wrong_clock_counted_locks_no_supervisor_out(tmp_path: Path) -> None:
-    """Law: each start has a greater token than the ones before, as long as brokers believe it."""
+    """Law: each start has a greater token than the previous ones, even after a wrong clock, as long as brokers accept it."""
     directory = DataDirectory(tmp_path)
     first = directory.count_start()
     assert directory.count_start() > first
@@ -74,7 +74,7 @@ def test_a_start_that_a_wrong_clock_counted_locks_no_supervisor_out(tmp_path: Pa
 
 
 def test_what_a_cluster_keeps_is_for_its_owner_alone(tmp_path: Path) -> None:
-    """Logs hold accounts' secrets and messages; folders that were open before are closed."""
+    """Law: only the owner can read a cluster's files, which hold secrets and messages; folders that were open before are closed."""
     (tmp_path / "open").mkdir()
     (tmp_path / "open" / "replicas").mkdir(mode=0o755)
     directories = DataDirectory(tmp_path / "new" / "one"), DataDirectory(tmp_path / "open")
@@ -88,7 +88,7 @@ def test_what_a_cluster_keeps_is_for_its_owner_alone(tmp_path: Path) -> None:
 
 
 def test_the_secret_of_a_cluster_is_made_once(tmp_path: Path) -> None:
-    """Processes that go on and those that start later must know the same."""
+    """Law: a cluster's secret is made once, because old and new processes must share it."""
     directory = DataDirectory(tmp_path)
     directory.create()
     made = directory.cluster_secret.read_bytes()
@@ -100,7 +100,7 @@ def test_the_secret_of_a_cluster_is_made_once(tmp_path: Path) -> None:
 
 
 def test_a_damaged_secret_is_reported(tmp_path: Path) -> None:
-    """The sentence names the file."""
+    """Law: a damaged secret is reported with its file's name."""
     directory = DataDirectory(tmp_path)
     directory.cluster_secret.write_text("short")
 
@@ -109,7 +109,7 @@ def test_a_damaged_secret_is_reported(tmp_path: Path) -> None:
 
 
 def test_one_supervisor_at_a_time(tmp_path: Path) -> None:
-    """The second learns who the first is, whatever a killed one has left, and what to do."""
+    """Law: a directory has one supervisor at a time; a second one learns who the first is and what to do, whatever a killed one has left."""
     directory = DataDirectory(tmp_path)
     with directory.locked():
         directory.publish(Contact(4711, "127.0.0.1", 1, "secret"))
@@ -124,7 +124,7 @@ def test_one_supervisor_at_a_time(tmp_path: Path) -> None:
 
 
 def test_a_question_after_the_supervisor_makes_nothing(tmp_path: Path) -> None:
-    """Law: it works on a file system that became read-only, and leaves a directory as it is."""
+    """Law: to ask whether a supervisor runs changes nothing in the directory, and works on a read-only file system."""
     (tmp_path / "supervisor.lock").touch()
     directory = DataDirectory(tmp_path)
 
@@ -133,10 +133,10 @@ def test_a_question_after_the_supervisor_makes_nothing(tmp_path: Path) -> None:
 
 
 def test_who_inherits_the_hold_goes_on_with_it(tmp_path: Path) -> None:
-    """Law: nobody comes between the command that prepares a directory and the supervisor that it starts."""
+    """Law: a child process inherits the lock, so no other command comes between preparation and supervisor."""
     directory, heir = DataDirectory(tmp_path), DataDirectory(tmp_path)
     with directory.locked():
-        passed = os.dup(directory.lock)  # as a child gets it
+        passed = os.dup(directory.lock)  # As a child gets it.
     assert is_supervised(directory)
 
     with heir.locked(passed):
@@ -147,7 +147,7 @@ def test_who_inherits_the_hold_goes_on_with_it(tmp_path: Path) -> None:
 
 
 def test_the_secret_is_for_the_owner_only(tmp_path: Path) -> None:
-    """Other users of the machine cannot steer the cluster."""
+    """Law: only the owner can read the supervisor's contact file, so no other user can control the cluster."""
     directory = DataDirectory(tmp_path)
     contact = Contact(1, "127.0.0.1", 5, "secret")
 
@@ -160,7 +160,7 @@ def test_the_secret_is_for_the_owner_only(tmp_path: Path) -> None:
 
 
 def test_data_of_removed_replicas_is_kept_each_time(tmp_path: Path) -> None:
-    """Removing, adding and removing again overwrites nothing."""
+    """Law: the data of removed replicas is kept each time; removing a replica twice overwrites nothing."""
     directory = DataDirectory(tmp_path)
     directory.create()
     places = []
@@ -176,7 +176,7 @@ def test_data_of_removed_replicas_is_kept_each_time(tmp_path: Path) -> None:
 def test_data_of_removed_replicas_stays_on_their_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: a folder of replicas that is a link to another disk keeps no replica from its end."""
+    """Law: a removed replica's data stays on its disk, even if the folder of replicas is a link to another disk."""
     directory = DataDirectory(tmp_path / "data")
     (tmp_path / "disk").mkdir()
     (tmp_path / "data").mkdir()
@@ -201,7 +201,7 @@ def test_data_of_removed_replicas_stays_on_their_disk(
 
 
 def test_a_place_where_nothing_can_be_written_is_a_clear_error(tmp_path: Path) -> None:
-    """A file stands where the directory should be."""
+    """Law: a data directory that cannot be written (a file has its name) gives a clear error."""
     (tmp_path / "data").write_text("a file")
 
     with pytest.raises(FailedError, match="choose another --data-dir"):
@@ -209,7 +209,7 @@ def test_a_place_where_nothing_can_be_written_is_a_clear_error(tmp_path: Path) -
 
 
 def test_a_foreign_folder_is_left_as_it_is(tmp_path: Path) -> None:
-    """Law: `down` in a folder without a cluster of ours changes no file, no mode, and makes nothing."""
+    """Law: `down` in a folder that is not a cluster changes and makes nothing there."""
     (tmp_path / "run").mkdir(mode=0o755)
     (tmp_path / "run" / "result.json").write_text('{"pid": "theirs"}')
     before = {path: path.stat().st_mode for path in tmp_path.rglob("*")}
@@ -222,7 +222,7 @@ def test_a_foreign_folder_is_left_as_it_is(tmp_path: Path) -> None:
 
 
 def test_a_directory_whose_name_no_settings_file_can_carry_is_refused(tmp_path: Path) -> None:
-    """Law: nothing is begun there that could not start."""
+    """Law: a directory whose name is not UTF-8 is refused before anything is made, because settings files could not name it."""
     directory = DataDirectory(tmp_path / "\udcff")
 
     with pytest.raises(RefusedError, match="is not UTF-8; choose another --data-dir"):
@@ -232,7 +232,7 @@ def test_a_directory_whose_name_no_settings_file_can_carry_is_refused(tmp_path: 
 
 
 def test_a_field_of_a_later_version_is_named(tmp_path: Path) -> None:
-    """Law: what a later version has written is not called damaged, so that nobody throws it away."""
+    """Law: an unknown field, written by a later version, is named; the file is not called damaged."""
     directory = DataDirectory(tmp_path)
     directory.save(State(desired()))
     file = tmp_path / "cluster.json"

@@ -1,4 +1,4 @@
-"""A local cluster whose manifests an earlier version accepted, and this one refuses."""
+"""A local cluster whose manifests an earlier version accepted and this one refuses."""
 
 import asyncio
 import re
@@ -30,7 +30,7 @@ spec: {clusterRef: {name: demo}, concurrency: Key, laneKeyProperty: "a\\x01b"}
 
 
 def own_topic(name: str, *, called: str = "own", queues: int = 1) -> str:
-    """Return one more document: a topic whose name brokers keep for themselves."""
+    """Return another document: a topic whose name is reserved by brokers."""
     return f"""
 ---
 apiVersion: orderlymq.io/v1alpha1
@@ -51,7 +51,7 @@ spec:
 def test_what_an_earlier_version_accepted_keeps_no_cluster_from_its_start(
     directory: DataDirectory, ports: int, name: str
 ) -> None:
-    """Law: a Topic that this version refuses stays as it is; one that is new or changed is refused."""
+    """Law: a Topic that only this version refuses stays as it is and the cluster starts; new or changed ones are refused."""
     old = parse(text(ports, extra=own_topic(name)), "test.yaml")
     lanes = parse(text(ports, extra=own_topic(name) + BAD_LANES), "test.yaml")
     stored = combine(lanes, None)
@@ -74,7 +74,10 @@ def test_what_an_earlier_version_accepted_keeps_no_cluster_from_its_start(
 async def test_what_an_earlier_version_accepted_is_left_alone_until_it_is_pruned(
     directory: DataDirectory, ports: int
 ) -> None:
-    """Law: it keeps no start and no change waiting, and is named with the reason. The brokers' own topic stays when the manifest goes."""
+    """Law: such a Topic does not stop other changes and is reported with the reason.
+
+    When it is pruned, the brokers' own topic stays.
+    """
     plain = text(ports, replicas=1)
     async with running(directory, ports, replicas=1):
         pass

@@ -21,7 +21,7 @@ from orderlymq_operator.local.keeper import Keeper
 from orderlymq_operator.local.processes import Program
 from orderlymq_runtime.process.ending import FORCE_AFTER_S
 
-# Serves /healthz on the port of its settings; code 7 when its settings say so; deaf to SIGTERM, or slow, likewise.
+# Serves /healthz on the port in its settings; can be told to exit with code 7, to ignore SIGTERM, or to be slow.
 _PROGRAM = """
 import http.server, json, signal, sys, time
 settings = json.load(open(sys.argv[2]))
@@ -54,7 +54,7 @@ server.serve_forever()
 
 
 class Stage:
-    """Makes keepers of the program above and remembers what they report."""
+    """Makes keepers of the program above and collects their reports."""
 
     def __init__(self, path: Path, port: int, session: aiohttp.ClientSession) -> None:
         self.directory = DataDirectory(path / "data")
@@ -84,7 +84,7 @@ class Stage:
         return "serving" in self._log()
 
     def has_answered(self) -> bool:
-        """Return whether a probe was answered, and another one: the first one's answer has arrived."""
+        """Return whether a probe was answered and a next one came, so that the first answer has arrived."""
         return self._log().count("answered") >= 2
 
     def has_ended_in_order(self) -> bool:
@@ -111,7 +111,7 @@ async def stage(
 
 
 async def test_a_killed_process_is_started_again_immediately(stage: Stage) -> None:
-    """Fast first: a replica must be back before anybody misses it."""
+    """Law: a killed process is started again immediately."""
     kept = stage.keep()
     await stage.until(stage.serves)
     first = kept.pid
@@ -124,7 +124,7 @@ async def test_a_killed_process_is_started_again_immediately(stage: Stage) -> No
 
 
 async def test_a_process_that_cannot_start_is_tried_more_and_more_slowly(stage: Stage) -> None:
-    """It does not eat the machine, and it is never given up."""
+    """Law: a process that cannot start is tried again with growing pauses, and never given up."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     kept = stage.keep(die=True)
@@ -136,7 +136,7 @@ async def test_a_process_that_cannot_start_is_tried_more_and_more_slowly(stage: 
 
 
 async def test_a_process_that_refuses_to_start_says_why_once(stage: Stage) -> None:
-    """Who waits for the cluster need not look for a log."""
+    """Law: the reason why a process refuses to start is reported once."""
     kept = stage.keep(refuse=True)
 
     await stage.until(lambda: kept.restarts == 3)
@@ -149,7 +149,7 @@ async def test_a_process_that_refuses_to_start_says_why_once(stage: Stage) -> No
 
 
 async def test_a_stopped_process_is_killed_and_started_again(stage: Stage) -> None:
-    """It would hold its port and serve nobody."""
+    """Law: a stopped process (SIGSTOP) fails its probes, is killed and started again; it would hold its port."""
     kept = stage.keep()
     await stage.until(stage.has_answered)
     first = kept.pid
@@ -165,7 +165,7 @@ async def test_a_stopped_process_is_killed_and_started_again(stage: Stage) -> No
 
 
 async def test_stopping_is_orderly_and_final(stage: Stage) -> None:
-    """SIGTERM, no restart, no record left."""
+    """Law: an orderly stop sends SIGTERM, starts nothing again and leaves no record."""
     kept = stage.keep()
     await stage.until(stage.serves)
 
@@ -179,7 +179,7 @@ async def test_stopping_is_orderly_and_final(stage: Stage) -> None:
 async def test_a_process_that_is_just_made_is_stopped_in_good_order(
     stage: Stage, turns: int
 ) -> None:
-    """Law: SIGTERM reaches it, though it had no process id when it was to end."""
+    """Law: SIGTERM reaches a process that has just been made, even if it had no process id when the stop began."""
     kept = stage.keep()
     for _ in range(turns):
         await asyncio.sleep(0)
@@ -191,7 +191,7 @@ async def test_a_process_that_is_just_made_is_stopped_in_good_order(
 
 
 async def test_a_signal_without_a_name_is_a_death_like_others(stage: Stage) -> None:
-    """Law: the process is started again, and its end can be reported."""
+    """Law: a process that ends by a signal without a name is also started again and reported."""
     kept = stage.keep()
     await stage.until(stage.serves)
     first, number = kept.pid, signal.SIGRTMIN + 1
@@ -204,7 +204,7 @@ async def test_a_signal_without_a_name_is_a_death_like_others(stage: Stage) -> N
 
 
 async def test_a_process_that_is_deaf_to_sigterm_is_killed(stage: Stage) -> None:
-    """An exit within seconds is promised."""
+    """Law: a process that ignores SIGTERM is killed after the timeout."""
     kept = stage.keep(deaf=True)
     await stage.until(stage.serves)
 
@@ -215,7 +215,7 @@ async def test_a_process_that_is_deaf_to_sigterm_is_killed(stage: Stage) -> None
 
 
 async def test_a_process_that_ends_slowly_is_not_killed(stage: Stage) -> None:
-    """Law: a broker closes its pages first, and the probes that fail then kill nothing."""
+    """Law: a process that ends slowly is not killed because its probes fail; a broker closes its pages first."""
     kept = stage.keep(slow=True)
     await stage.until(stage.has_answered)
 
@@ -225,7 +225,7 @@ async def test_a_process_that_ends_slowly_is_not_killed(stage: Stage) -> None:
 
 
 def test_whoever_ends_a_server_waits_for_longer_than_its_end_may_take(tmp_path: Path) -> None:
-    """Law: a process that hangs says where it hangs, and a supervisor leaves no child behind."""
+    """Law: whoever ends a server waits longer than its own end may take, so a hanging process can say where, and none is left."""
     address = Address("127.0.0.1", 1)
     servers = (
         BrokerSettings(
@@ -243,7 +243,7 @@ def test_whoever_ends_a_server_waits_for_longer_than_its_end_may_take(tmp_path: 
     end_max_s = max(servers) / 1000 + FORCE_AFTER_S
 
     assert end_max_s < keeper.STOP_TIMEOUT_S
-    # The last of three waves hears of it so late.
+    # The last of three waves is asked to end only then.
     assert 2 * keeper.WAVE_MAX_S + max(servers) / 1000 < keeper.STOP_TIMEOUT_S
     assert supervisor.BESIDE_S + keeper.STOP_TIMEOUT_S < supervisor.CLOSE_MAX_S
     assert supervisor.CLOSE_MAX_S + FORCE_AFTER_S <= 15
@@ -252,7 +252,7 @@ def test_whoever_ends_a_server_waits_for_longer_than_its_end_may_take(tmp_path: 
 
 
 class Deaf:
-    """A child that ends when it may."""
+    """A child that ends only when it may."""
 
     def __init__(self, name: str, heard: list[str]) -> None:
         self.name = name
@@ -270,7 +270,7 @@ class Deaf:
 async def test_a_wave_ends_before_the_next_one_unless_it_hangs(
     monkeypatch: pytest.MonkeyPatch, wave_s: float
 ) -> None:
-    """Law: children end side by side, so that the end of all takes as long as that of one."""
+    """Law: children of one wave end side by side; the next wave begins after them, or after a timeout if one hangs."""
     monkeypatch.setattr(keeper, "WAVE_MAX_S", wave_s)
     heard: list[str] = []
     follower, leader, server = (Deaf(name, heard) for name in ("follower", "leader", "server"))
@@ -293,7 +293,7 @@ async def test_a_wave_ends_before_the_next_one_unless_it_hangs(
 
 
 async def test_what_keeps_one_child_from_its_end_leaves_no_other_behind() -> None:
-    """Law: each is asked, and who asks learns of the failure."""
+    """Law: a failure to end one child leaves no other behind: all are asked, and the caller gets the failure."""
     heard: list[str] = []
 
     class Broken(Deaf):
@@ -311,7 +311,7 @@ async def test_what_keeps_one_child_from_its_end_leaves_no_other_behind() -> Non
 async def test_stopping_does_not_wait_for_a_restart_delay(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between two tries there is nothing to end."""
+    """Law: a stop between two tries does not wait for the restart delay."""
     monkeypatch.setattr(keeper, "RESTART_DELAYS_S", (0.0, 600.0))
     kept = stage.keep(die=True)
     await stage.until(lambda: kept.restarts == 1)
@@ -324,7 +324,7 @@ def _sleeper() -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
 
 
-# Records that stand among ours and are none of ours.
+# Records beside ours that are not ours.
 _FOREIGN = {
     "damaged": "{",
     "other": '{"pid": 1}',
@@ -334,7 +334,7 @@ _FOREIGN = {
 
 
 def test_orphans_are_ended_and_nobody_else(tmp_path: Path) -> None:
-    """A process id that now belongs to another process has another start time; what is no record of ours stays."""
+    """Law: orphans are ended, but nothing else: another start time means another process, and foreign records stay."""
     directory = DataDirectory(tmp_path)
     directory.create()
     orphan, stranger = _sleeper(), _sleeper()
@@ -360,7 +360,7 @@ def test_orphans_are_ended_and_nobody_else(tmp_path: Path) -> None:
 
 
 def test_a_copy_of_a_data_directory_ends_no_process_of_the_original(tmp_path: Path) -> None:
-    """Law: a copy is a backup, and its records name processes that serve the original."""
+    """Law: a copied data directory ends no process of the original, although its records name them."""
     original = DataDirectory(tmp_path / "original")
     original.create()
     process = _sleeper()
@@ -381,7 +381,7 @@ def test_a_copy_of_a_data_directory_ends_no_process_of_the_original(tmp_path: Pa
 def test_an_orphan_is_found_after_the_clock_was_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The time of day of a start moves with the clock; the next supervisor could not start beside the orphan."""
+    """Law: an orphan is found even after the clock was set, which moves its start time of day."""
     orphan = _sleeper()
     try:
         keeper.write_record(tmp_path / "orphan", orphan.pid)
@@ -400,7 +400,7 @@ def test_an_orphan_is_found_after_the_clock_was_set(
 def test_a_large_log_is_moved_away_at_the_next_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A cluster that runs for months does not fill the disk with its log."""
+    """Law: a large log is moved away at the next start, so it does not fill the disk."""
     monkeypatch.setattr(keeper, "_LOG_SIZE_MAX", 10)
     log = tmp_path / "one.log"
     log.write_text("x" * 11)

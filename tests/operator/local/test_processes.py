@@ -18,7 +18,7 @@ from tests.operator.examples import cluster
 
 
 def test_names_and_addresses_are_what_people_see(tmp_path: Path) -> None:
-    """Logs, settings and data are found by the name of the process."""
+    """Law: logs, settings and data have the name of their process."""
     directory = DataDirectory(tmp_path)
     program = replica_program(
         cluster(groups=2), "demo-1", 3, directory, nodes=[1, 2, 3], join=False
@@ -35,7 +35,7 @@ def test_names_and_addresses_are_what_people_see(tmp_path: Path) -> None:
 
 
 def test_a_taken_port_names_the_port_its_use_and_its_owner(tmp_path: Path, ports: int) -> None:
-    """A reader of the refusal knows what to stop."""
+    """Law: a taken port is refused with its use and the process that has it."""
     spec = {"nameServerPort": ports, "brokerPort": ports + 12, "raftPort": ports + 20}
     wanted = cluster(local={**spec, "httpPort": ports + 40})
     program = name_server_program(wanted, 0, DataDirectory(tmp_path))
@@ -62,7 +62,7 @@ def test_a_taken_port_names_the_port_its_use_and_its_owner(tmp_path: Path, ports
     "host", ["no-such-host.invalid", "a..b", ".", f"{'a' * 64}.b", "a\0b", "a b", "\xad"]
 )
 def test_a_host_that_is_not_this_machine_is_refused(tmp_path: Path, host: str) -> None:
-    """The manifest of another machine was copied, or its host is no name of any machine."""
+    """Law: a host that is no address of this machine is refused; the manifest of another machine may have been copied."""
     wanted = cluster(local={"host": host})
 
     with pytest.raises(RefusedError, match=r"correct spec\.local\.host"):
@@ -70,7 +70,7 @@ def test_a_host_that_is_not_this_machine_is_refused(tmp_path: Path, host: str) -
 
 
 def test_an_address_of_another_machine_is_no_taken_port(tmp_path: Path) -> None:
-    """Law: nobody is told to stop a process that there is not."""
+    """Law: an address of another machine is not reported as a taken port."""
     wanted = cluster(local={"host": "192.0.2.1"})
 
     with pytest.raises(RefusedError, match=r"not an address of this machine.*spec\.local\.host"):

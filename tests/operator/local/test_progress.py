@@ -1,4 +1,4 @@
-"""What `orderlymq up` shows while it waits."""
+"""The output of `orderlymq up` while it waits."""
 
 import io
 
@@ -8,7 +8,7 @@ from orderlymq_operator.local.progress import Progress
 
 
 def test_a_problem_is_shown_as_it_is() -> None:
-    """Law: brackets of a path are no words of a markup language."""
+    """Law: a problem is shown literally; brackets in a path are not markup."""
     text = "cannot store the wanted state: '/tmp/x[/b]'"
     shown = io.StringIO()
     console = Console(file=shown, force_terminal=True, width=80)

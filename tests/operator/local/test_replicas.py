@@ -1,4 +1,4 @@
-"""Replicas of a cluster on one machine: they come, go, get other settings, and die."""
+"""Replicas of a cluster on one machine: they are added, removed, get new settings, and die."""
 
 import json
 import os
@@ -33,11 +33,11 @@ pytestmark = [
 async def test_replicas_are_added_and_removed_one_by_one(
     directory: DataDirectory, ports: int
 ) -> None:
-    """3 to 5 and back; what the removed ones held is kept aside."""
+    """Law: replicas go from 3 to 5 and back one by one; the data of removed ones is set aside."""
     async with running(directory, ports) as supervisor:
         await apply(supervisor, text(ports, replicas=5))
         assert shared_of(directory)["voters"] == [1, 2, 3, 4, 5]
-        # A replica that starts without its data from now on waits for the others.
+        # From now on a replica that starts without its data waits for the others.
         settings = [directory.settings(f"demo-0-{node}").read_text() for node in range(1, 6)]
         assert [(each["join"], len(each["peers"])) for each in map(json.loads, settings)] == (
             [(True, 5)] * 5
@@ -54,7 +54,7 @@ async def test_replicas_are_added_and_removed_one_by_one(
 async def test_a_replica_leaves_the_disk_before_the_memory(
     directory: DataDirectory, ports: int
 ) -> None:
-    """Law: as on a full disk. A removal that cannot be written down is a problem, and comes when there is room again."""
+    """Law: a removal is saved before it takes effect; if it cannot be saved (full disk) it is a problem and is tried again."""
     file = directory.path / "cluster.json"
     async with running(directory, ports, replicas=5) as supervisor:
         await supervisor.apply(parse(text(ports), "test.yaml"), prune=False)
@@ -74,7 +74,7 @@ async def test_a_replica_leaves_the_disk_before_the_memory(
 async def test_a_replica_that_leaves_never_begins_its_group_again(
     directory: DataDirectory, ports: int
 ) -> None:
-    """Law: before its data is set aside the disk says that it joins, so that a crash leaves no second beginning."""
+    """Law: before a leaving replica's data is set aside, the disk says that it would join, so a crash cannot found a second group."""
     removed = directory.path / "removed"
     async with running(directory, ports, replicas=5) as supervisor:
         removed.rmdir()
@@ -93,7 +93,7 @@ async def test_a_replica_that_leaves_never_begins_its_group_again(
 async def test_a_new_replica_leaves_the_others_what_they_run_with(
     directory: DataDirectory, ports: int, tmp_path: Path
 ) -> None:
-    """Law: until its restart a process is called as it serves, though the manifests want it otherwise."""
+    """Law: adding a replica does not change how running ones are called, even if the manifests now want it otherwise."""
     files = make_certificate(make_authority(tmp_path / "tls"), "replica")
 
     def secured(mode: str, replicas: int) -> str:
@@ -116,7 +116,7 @@ async def test_a_new_replica_leaves_the_others_what_they_run_with(
 async def test_changed_settings_reach_every_replica_one_after_the_other(
     directory: DataDirectory, ports: int
 ) -> None:
-    """The rolling restart ends with all of them on the new settings."""
+    """Law: changed settings reach all replicas by a rolling restart, one after the other."""
     async with running(directory, ports) as supervisor:
         changed = text(ports).replace(
             "replicasPerGroup", "lock: {leaseSeconds: 40}\n  replicasPerGroup"
@@ -135,7 +135,7 @@ async def test_changed_settings_reach_every_replica_one_after_the_other(
 async def test_live_settings_reach_every_replica_without_a_restart(
     directory: DataDirectory, ports: int
 ) -> None:
-    """Law: the files of all replicas say them, and no process ends."""
+    """Law: live settings are written to all replicas' files without a restart."""
     async with running(directory, ports) as supervisor:
         before = [item["pid"] for item in group_of(supervisor)["replicas"]]
         changed = text(ports).replace(
@@ -157,7 +157,7 @@ async def test_live_settings_reach_every_replica_without_a_restart(
 async def test_a_file_that_cannot_be_written_ends_no_process_and_is_written_later(
     directory: DataDirectory, ports: int
 ) -> None:
-    """Law: as on a full disk. The change is reported as a problem, and comes when there is room again."""
+    """Law: a settings file that cannot be written (full disk) ends no process; it is a problem, and is written later."""
     changed = text(ports).replace(
         "replicasPerGroup", "config: {maxMessageSize: 1Mi}\n  replicasPerGroup"
     )
@@ -180,7 +180,7 @@ async def test_a_file_that_cannot_be_written_ends_no_process_and_is_written_late
 async def test_what_was_stopped_for_a_restart_that_failed_is_started_whatever_is_wanted_by_then(
     directory: DataDirectory, ports: int, process: str
 ) -> None:
-    """Law: as on a full disk. A change that is taken back leaves no process that has ended and is taken for one that runs."""
+    """Law: a process that was stopped for a failed restart is started again, even if the change was withdrawn meanwhile."""
     changed = text(ports, replicas=1).replace(
         "replicasPerGroup", "config: {logLevel: DEBUG}\n  replicasPerGroup"
     )
@@ -203,7 +203,7 @@ async def test_what_was_stopped_for_a_restart_that_failed_is_started_whatever_is
 async def test_changed_settings_reach_name_servers_too(
     directory: DataDirectory, ports: int
 ) -> None:
-    """Nothing is called effective before they have them, and the forecast says so."""
+    """Law: changed settings also restart name servers; the forecast says so, and before that nothing counts as effective."""
     async with running(directory, ports) as supervisor:
         (before,) = supervisor.snapshot()["nameServers"]
         changed = text(ports).replace(
@@ -222,7 +222,7 @@ async def test_changed_settings_reach_name_servers_too(
 async def test_a_killed_leader_is_replaced_and_comes_back(
     directory: DataDirectory, ports: int
 ) -> None:
-    """SIGKILL: another one leads, and the group is whole again."""
+    """Law: after SIGKILL of the leader another replica leads, and the killed one comes back."""
     async with running(directory, ports) as supervisor:
         first = running_leader_pid(supervisor)
 
@@ -242,7 +242,7 @@ async def test_a_killed_leader_is_replaced_and_comes_back(
 async def test_a_stopped_leader_does_not_hold_the_port_for_ever(
     directory: DataDirectory, ports: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SIGSTOP: it is found out by /healthz, killed, and replaced."""
+    """Law: after SIGSTOP the leader is found by /healthz, killed and replaced."""
     monkeypatch.setattr(keeper, "PROBE_INTERVAL_S", 0.1)
     monkeypatch.setattr(keeper, "PROBE_TIMEOUT_S", 0.3)
     async with running(directory, ports) as supervisor:

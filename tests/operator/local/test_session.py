@@ -30,7 +30,7 @@ pytestmark = [
 
 
 def test_what_stands_in_a_directory_is_read_once_at_a_start(tmp_path: Path, ports: int) -> None:
-    """Law: of ten thousand topics that takes seconds."""
+    """Law: a start reads the stored manifests only once, because ten thousand topics take seconds."""
 
     class Counting(DataDirectory):
         parsed = 0
@@ -48,7 +48,7 @@ def test_what_stands_in_a_directory_is_read_once_at_a_start(tmp_path: Path, port
 
 
 def test_however_many_end_a_cluster_at_once_each_says_what_it_ended(tmp_path: Path) -> None:
-    """Law: one has ended the orphan, the others find nothing, and none is refused."""
+    """Law: if many commands end a cluster at once, one reports the orphan, the others nothing, and none fails."""
     directory = DataDirectory(tmp_path / "data")
     directory.create()
     directory.save(State(desired()))
@@ -72,7 +72,7 @@ def test_however_many_end_a_cluster_at_once_each_says_what_it_ended(tmp_path: Pa
 def test_a_supervisor_is_ended_that_has_just_been_started(
     directory: DataDirectory, ports: int
 ) -> None:
-    """Law: `down` never says that nothing runs while a command starts it."""
+    """Law: `down` also ends a supervisor that has just been started; it never says that nothing runs."""
     with session.prepared(directory, manifests(ports, replicas=1)):
         process = session.spawn(directory)
 
@@ -84,14 +84,14 @@ def test_a_supervisor_is_ended_that_has_just_been_started(
 async def test_a_cluster_whose_directory_is_gone_ends(
     directory: DataDirectory, ports: int, remove: Callable[[Path], object]
 ) -> None:
-    """Law: no process stays that no command finds any more, and the ports are free."""
+    """Law: if a cluster's directory is deleted or moved, its processes end and its ports become free."""
     with session.prepared(directory, manifests(ports, replicas=1)) as state:
         supervisor = Supervisor(directory, state)
         task = asyncio.create_task(session.supervise(supervisor, directory))
         await until(lambda: supervisor.settled)
         pids = [json.loads(path.read_text())["pid"] for path in directory.run_records()]
 
-        with suppress(OSError):  # the broker writes into it
+        with suppress(OSError):  # The broker writes into it.
             remove(directory.path)
         directory.path.joinpath("supervisor.lock").unlink(missing_ok=True)
 
@@ -104,7 +104,7 @@ async def test_a_cluster_whose_directory_is_gone_ends(
 async def test_a_cluster_that_ends_takes_nothing_of_the_one_that_came_in_its_place(
     directory: DataDirectory, ports: int
 ) -> None:
-    """Law: commands find the supervisor of the new directory, and it knows its processes."""
+    """Law: a cluster that ends does not remove files of a new one in the same place; commands find the new supervisor."""
     with session.prepared(directory, manifests(ports, replicas=1)) as state:
         supervisor = Supervisor(directory, state)
         task = asyncio.create_task(session.supervise(supervisor, directory))
@@ -127,7 +127,7 @@ async def test_a_cluster_that_ends_takes_nothing_of_the_one_that_came_in_its_pla
 async def test_a_file_that_cannot_be_deleted_keeps_no_process_alive(
     directory: DataDirectory, ports: int
 ) -> None:
-    """Law: as on a file system that became read-only. Followers, leaders and name servers end all the same."""
+    """Law: processes end even if a file cannot be deleted (read-only file system)."""
     with session.prepared(directory, manifests(ports)) as state:
         supervisor = Supervisor(directory, state)
         task = asyncio.create_task(supervisor.run())

@@ -45,7 +45,7 @@ pytestmark = [
 async def test_a_cluster_comes_up_whole_and_is_changed_while_it_runs(
     directory: DataDirectory, ports: int
 ) -> None:
-    """Processes, topics, queue list and groups; then a topic expands, and goes again."""
+    """Law: a cluster comes up with processes, topics, queue list and groups; while it runs a topic is expanded and deleted."""
     async with running(directory, ports) as supervisor:
         assert shared_of(directory)["topics"]["orders"] == {
             "topicName": "orders",
@@ -74,7 +74,7 @@ async def test_a_cluster_comes_up_whole_and_is_changed_while_it_runs(
 async def test_a_change_and_the_end_wait_for_one_action_alone(
     directory: DataDirectory, ports: int
 ) -> None:
-    """However many actions a plan has; the next pass plans what is left."""
+    """Law: a new change, or the end, waits for at most one action of a long plan; the next pass plans the rest."""
     many = "".join(normal_topic(1).replace("clicks", f"topic-{number}") for number in range(400))
     async with running(directory, ports, replicas=1) as supervisor:
         await supervisor.apply(parse(text(ports, replicas=1, extra=many), "test.yaml"), prune=False)
@@ -90,7 +90,7 @@ async def test_a_change_and_the_end_wait_for_one_action_alone(
 async def test_what_is_not_allowed_is_refused_before_anything_is_touched(
     directory: DataDirectory, ports: int
 ) -> None:
-    """One part of the change is not allowed, so no part of it happens, here or after a restart."""
+    """Law: if one part of a change is not allowed, no part of it happens, now or after a restart."""
     async with running(directory, ports, replicas=1) as supervisor:
         before = (shared_of(directory), directory.load())
         wrong = parse(text(ports, replicas=1, queues=9, extra=normal_topic(4)), "test.yaml")
@@ -106,7 +106,7 @@ async def test_what_is_not_allowed_is_refused_before_anything_is_touched(
 async def test_tls_is_neither_enforced_nor_ended_in_one_step_while_the_cluster_runs(
     directory: DataDirectory, ports: int, tmp_path: Path
 ) -> None:
-    """Plan and apply refuse it; what stands still may begin with any mode."""
+    """Law: a running cluster's TLS cannot be enforced or ended in one step (plan and apply refuse); a stopped one may start with any mode."""
     files = make_certificate(make_authority(tmp_path / "tls"), "replica")
     tls = f"{{mode: Enforcing, certificateFile: {files.certificate}, keyFile: {files.key}}}"
     enforcing = text(ports, replicas=1).replace(
@@ -125,7 +125,7 @@ async def test_tls_is_neither_enforced_nor_ended_in_one_step_while_the_cluster_r
 async def test_files_are_read_before_anything_is_touched(
     directory: DataDirectory, ports: int, tmp_path: Path
 ) -> None:
-    """Up, plan and apply refuse one that is missing, and a key of another certificate."""
+    """Law: up, plan and apply refuse a missing file, or a key that does not fit its certificate, before anything changes."""
     ca = make_authority(tmp_path / "tls")
     one, other = make_certificate(ca, "one"), make_certificate(ca, "other")
 
@@ -164,9 +164,9 @@ async def test_files_are_read_before_anything_is_touched(
 async def test_what_would_need_the_port_of_another_process_is_refused(
     directory: DataDirectory, ports: int, more: str, port: int
 ) -> None:
-    """Law: a new group, replica or name server that cannot begin is never accepted: a group could not be given up again."""
+    """Law: a new group, replica or name server whose port is taken is refused; an accepted group could not be withdrawn."""
     begun = text(ports, replicas=1)
-    for base, wider in ((20, 23), (40, 39)):  # so that there is room for a second group
+    for base, wider in ((20, 23), (40, 39)):  # So that there is room for a second group.
         begun = begun.replace(f"Port: {ports + base}", f"Port: {ports + wider}")
     changed = begun.replace("replicasPerGroup: 1\n  nameServers: {replicas: 1}", more)
     with session.prepared(directory, parse(begun, "test.yaml")):
@@ -193,7 +193,7 @@ async def test_what_would_need_the_port_of_another_process_is_refused(
 async def test_brokers_that_answer_late_keep_no_command_waiting(
     directory: DataDirectory, ports: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: what is asked about consumer groups is asked beside the turn of commands."""
+    """Law: slow brokers do not delay commands; questions about consumer groups are asked outside the commands' turn."""
     async with running(directory, ports, replicas=1) as supervisor:
         monkeypatch.setattr("orderlymq_operator.brokers.admin._READ_TIMEOUT_S", 600.0)
         mute = {"mute": [RequestCode.ORDERLYMQ_LOCK_TABLE]}
@@ -208,7 +208,7 @@ async def test_brokers_that_answer_late_keep_no_command_waiting(
 async def test_a_reconcile_that_fails_ends_nothing(
     directory: DataDirectory, ports: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: a thread that cannot be had is a problem that passes, and the brokers run on."""
+    """Law: a reconcile that fails (no thread available) is a passing problem, and brokers run on."""
 
     def none_left(*_: object) -> None:
         raise RuntimeError("can't start new thread")
@@ -226,7 +226,7 @@ async def test_a_reconcile_that_fails_ends_nothing(
 async def test_a_forecast_says_the_steps_that_follow_and_does_none(
     directory: DataDirectory, ports: int
 ) -> None:
-    """The same planner answers, to the end; the supervisor then reports the same as done."""
+    """Law: a forecast names the steps that the real change then does, and changes nothing."""
     async with running(directory, ports) as supervisor:
         changed = text(ports, replicas=5, extra=normal_topic(4))
 
@@ -249,7 +249,7 @@ async def test_a_forecast_says_the_steps_that_follow_and_does_none(
 async def test_a_forecast_says_that_no_pipeline_runs_here(
     directory: DataDirectory, ports: int
 ) -> None:
-    """Law: nobody waits for what is left out in silence; and nothing happens, so that nothing is a change."""
+    """Law: a forecast says that Pipelines do not run on one machine; that is no change."""
     example = Path(__file__).parents[3] / "examples" / "pipelines" / "lag.yaml"
     found = parse(await asyncio.to_thread(example.read_text), "lag.yaml")
     async with running(directory, ports, replicas=1) as supervisor:
@@ -264,7 +264,7 @@ async def test_a_forecast_says_that_no_pipeline_runs_here(
 async def test_a_forecast_names_a_new_user(
     directory: DataDirectory, ports: int, tmp_path: Path
 ) -> None:
-    """Its secret is read although nothing knows it yet."""
+    """Law: a forecast names a new User, whose secret is read first."""
     (tmp_path / "writer.secret").write_text("quite secret")
     user = f"""
 ---
@@ -285,7 +285,7 @@ spec: {{clusterRef: {{name: demo}}, secretFrom: {{file: {tmp_path / "writer.secr
 async def test_what_is_refused_holds_back_nothing_but_itself(
     directory: DataDirectory, ports: int
 ) -> None:
-    """Law: what stands behind it in the plan is done, and its condition says why it is not."""
+    """Law: an action that a broker refuses does not stop later actions of the plan; its condition says why."""
     async with running(directory, ports, replicas=1) as supervisor:
         await apply(supervisor, text(ports, replicas=1, extra=normal_topic(4, "Delete")))
 
@@ -311,7 +311,7 @@ async def test_what_is_refused_holds_back_nothing_but_itself(
 async def test_the_loop_turns_while_what_is_wanted_is_written_down(
     directory: DataDirectory, ports: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: neither many topics nor a slow disk keep the supervisor from its brokers and from other commands."""
+    """Law: saving many topics, or a slow disk, does not block the supervisor's loop."""
     begun, turned, sync = threading.Event(), threading.Event(), os.fsync
     turns: list[bool] = []
 
@@ -336,7 +336,7 @@ async def test_the_loop_turns_while_what_is_wanted_is_written_down(
 async def test_nothing_that_many_topics_make_long_is_done_on_the_loop(
     directory: DataDirectory, ports: int
 ) -> None:
-    """Law: ten thousand topics are planned for seconds, in which brokers are asked and commands answered."""
+    """Law: no work that grows with the number of topics runs on the loop; 10,000 topics are planned in a thread."""
     on_loop: set[str] = set()
 
     def note(frame: FrameType, event: str, _: object) -> None:
@@ -345,7 +345,7 @@ async def test_nothing_that_many_topics_make_long_is_done_on_the_loop(
 
     async with running(directory, ports, replicas=1) as supervisor:
         found = parse(text(ports, replicas=1, extra=normal_topic(4)), "test.yaml")
-        sys.setprofile(note)  # of this thread alone
+        sys.setprofile(note)  # Of this thread alone.
         try:
             await supervisor.forecast(found, prune=False)
             await supervisor.apply(found, prune=False)
@@ -358,7 +358,7 @@ async def test_nothing_that_many_topics_make_long_is_done_on_the_loop(
 
 
 async def test_everything_goes_on_after_a_restart(directory: DataDirectory, ports: int) -> None:
-    """The state on disk is enough; nothing is created a second time."""
+    """Law: after a restart of the supervisor everything goes on from the state on disk, and nothing is created twice."""
     async with running(directory, ports) as supervisor:
         await apply(supervisor, text(ports, replicas=5, extra=normal_topic(4)))
     before = shared_of(directory)
@@ -376,7 +376,7 @@ async def test_everything_goes_on_after_a_restart(directory: DataDirectory, port
 
 
 async def test_drift_is_repaired(directory: DataDirectory, ports: int) -> None:
-    """Somebody deleted the group with another tool; it is back within seconds."""
+    """Law: a group that another tool deleted is back within seconds."""
     async with running(directory, ports, replicas=1) as supervisor:
         before = len(supervisor.snapshot()["events"])
         change_shared(directory, lambda shared: shared["groups"].pop("billing"))
@@ -392,7 +392,7 @@ async def test_drift_is_repaired(directory: DataDirectory, ports: int) -> None:
 async def test_a_topic_that_was_changed_by_others_is_reported_and_the_rest_kept_in_order(
     directory: DataDirectory, ports: int
 ) -> None:
-    """A tool gave a topic more queues: they are not taken away; everything else is repaired."""
+    """Law: queues that a tool added are reported and not removed; everything else is repaired."""
     async with running(directory, ports, replicas=1) as supervisor:
         await apply(supervisor, text(ports, replicas=1, extra=normal_topic(4)))
 
@@ -426,7 +426,7 @@ spec: {clusterRef: {name: demo}, secretFrom: {env: NO_SUCH_VARIABLE}}
 async def test_what_clients_make_again_is_not_deleted_once_more(
     directory: DataDirectory, ports: int
 ) -> None:
-    """Law: a deletion is over when it is done, however long something else is waited for; a send may have made the topic again."""
+    """Law: a deleted topic that clients make again is not deleted again, even while another deletion still waits."""
 
     def lose(shared: dict[str, Any]) -> None:
         del shared["groups"]["billing"]
@@ -436,7 +436,7 @@ async def test_what_clients_make_again_is_not_deleted_once_more(
         lose(shared)
 
     async def one_pass(edit: Callable[[dict[str, Any]], None]) -> None:
-        """Change something, and wait until a pass that came after it has repaired what was lost."""
+        """Change something, and wait until a later pass has repaired what was lost."""
         change_shared(directory, edit)
         await until(lambda: "billing" in shared_of(directory)["groups"])
 
@@ -457,7 +457,7 @@ async def test_what_clients_make_again_is_not_deleted_once_more(
 async def test_a_supervisor_takes_a_greater_token_than_its_brokers_have_seen(
     directory: DataDirectory, ports: int
 ) -> None:
-    """Law: who holds the directory is the only operator, so a clock that was ahead and is set back locks none out."""
+    """Law: a supervisor takes a greater token than its brokers have seen, so a clock that was set back does not lock it out."""
     with session.prepared(directory, manifests(ports, replicas=1)) as state:
         seen = directory.count_start() + 86_400
         told = json.dumps({"operatorToken": seen, "topics": []}).encode()
@@ -476,7 +476,7 @@ async def test_a_supervisor_takes_a_greater_token_than_its_brokers_have_seen(
 async def test_a_directory_that_is_supervised_is_refused(
     directory: DataDirectory, ports: int
 ) -> None:
-    """Two supervisors would start everything twice."""
+    """Law: a directory that already has a supervisor is refused."""
     async with running(directory, ports, replicas=1):
         with (
             pytest.raises(RefusedError, match=r"runs on .* already"),
@@ -488,7 +488,7 @@ async def test_a_directory_that_is_supervised_is_refused(
 async def test_the_ports_of_a_running_cluster_are_refused_to_another(
     directory: DataDirectory, ports: int
 ) -> None:
-    """The refusal comes before anything is written for the new one."""
+    """Law: another cluster with the ports of a running one is refused before anything is written."""
     async with running(directory, ports, replicas=1):
         other = DataDirectory(directory.path.parent / "other")
         with (
@@ -503,7 +503,7 @@ async def test_the_ports_of_a_running_cluster_are_refused_to_another(
 def test_a_change_that_is_not_allowed_is_refused_at_the_start_too(
     directory: DataDirectory, ports: int
 ) -> None:
-    """`up` with another file is an `apply`."""
+    """Law: `up` with a changed file is checked like `apply`."""
     with session.prepared(directory, manifests(ports)):
         pass
 
@@ -523,7 +523,7 @@ def test_a_change_that_is_not_allowed_is_refused_at_the_start_too(
 def test_a_directory_that_changes_before_it_is_held_is_refused(
     directory: DataDirectory, ports: int
 ) -> None:
-    """Law: replicas that were added meanwhile are not forgotten: those that are left would begin their group again."""
+    """Law: a directory that changes before it is locked is refused; otherwise added replicas would be forgotten."""
 
     class Changing(DataDirectory):
         @contextmanager

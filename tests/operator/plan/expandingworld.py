@@ -1,9 +1,10 @@
 """
 Raft groups, name servers, producers and an ordered consumer group of one expanding topic, without processes.
 
-Brokers keep the rules of the real ones (orderlymq_broker.state.topics.expansionphases), which tests/broker/processors/topics/test_expansionrequests.py
-holds them to. Producers choose a queue from the list they know; some say from which list they chose (SDK),
-the others may know an old one for up to ROUTE_AGE. The oracle is `delivered`: per key in the order of sends.
+The brokers follow the rules of the real ones (orderlymq_broker.state.topics.expansionphases), as
+tests/broker/processors/topics/test_expansionrequests.py checks. Producers choose a queue by the list that they know; SDK
+producers say which list that is, others may use an old one for up to ROUTE_AGE. The check is `delivered`: each key's
+messages in the order of sends.
 """
 
 from dataclasses import dataclass, field
@@ -29,12 +30,12 @@ PROPAGATION_MS = 40_000
 
 
 class Refused(Exception):  # noqa: N818 - an answer, not a failure
-    """A broker said no; nothing changed."""
+    """A broker refused, and nothing changed."""
 
 
 @dataclass
 class Broker:
-    """One raft group's share of the topic; None of it when *writes* is 0."""
+    """One raft group's part of the topic; it has none if *writes* is 0."""
 
     queues: list[list[tuple[int, int]]] = field(default_factory=list)
     committed: list[int] = field(default_factory=list)
@@ -149,7 +150,7 @@ class Broker:
 
 @dataclass
 class Producer:
-    """Sends one key's messages, each when the one before is stored."""
+    """Sends one key's messages, each after the previous one is stored."""
 
     key: int
     says: bool
@@ -159,7 +160,7 @@ class Producer:
 
 
 class ExpandingWorld:
-    """A cluster in which a topic expands while a Random pulls the strings."""
+    """A cluster in which a topic expands while a Random decides what happens."""
 
     def __init__(self, random: Random, groups: int, queues: int, *, name_servers: int = 2) -> None:
         self.random = random
@@ -189,7 +190,7 @@ class ExpandingWorld:
     def observed(self) -> ExpansionState:
         groups = {name: b.observed(self.now_ms, self.online) for name, b in self.brokers.items()}
         lists = [None if n in self.down else dict(found) for n, found in enumerate(self.lists)]
-        # Of groups beside the list a name server's route says that nobody writes there.
+        # A name server's route says that groups outside the list take no writes.
         routes = [
             None
             if number in self.down
@@ -199,7 +200,7 @@ class ExpandingWorld:
         return ExpansionState(groups, tuple(lists), tuple(routes), self.leaving)
 
     def look(self, request: ExpansionRequest, *, dies: bool = False) -> str | None:
-        """Plan and carry out, or die somewhere in between; return the phase that is reported."""
+        """Plan and carry out, or die in between; return the reported phase."""
         plan = plan_expansion(request, self.observed())
         actions = list(plan.actions)
         if dies and actions:
@@ -208,7 +209,7 @@ class ExpandingWorld:
             try:
                 self.perform(action)
             except Refused:
-                break  # the next look decides again
+                break  # The next look decides again.
             self.trace.append(f"{self.now_ms}: {action}")
         return plan.status.phase if plan.status is not None else None
 
@@ -255,7 +256,7 @@ class ExpandingWorld:
         return True
 
     def consume(self) -> None:
-        """Let the group consume some of some queue; each queue has one consumer, in order."""
+        """Let the group consume some messages of a queue; each queue has one consumer, in order."""
         waiting = [
             (broker, number) for broker in self.brokers.values() for number, _ in broker.lag()
         ]
@@ -269,7 +270,7 @@ class ExpandingWorld:
         broker.committed[number] = end
 
     def check(self) -> None:
-        """The promise, and what the expansion itself must keep."""
+        """Check the order per key, and the expansion's own rules."""
         for key, sequences in self.delivered.items():
             assert sequences == sorted(sequences), (key, sequences, self.trace)
         for found in self.lists:

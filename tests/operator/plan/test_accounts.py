@@ -1,4 +1,4 @@
-"""Accounts come before queues: a raft group that joins serves whom the others serve."""
+"""Accounts come before queues in a raft group that joins, so it serves the same users as the others."""
 
 from dataclasses import replace
 
@@ -30,7 +30,7 @@ def _wanted(*topics: Topic, acl: bool = True) -> Desired:
 
 
 def _world(**topics: TopicConfig) -> World:
-    """Return a cluster whose second raft group has just joined; the first has *topics*."""
+    """Return a cluster whose second raft group has just joined; the first one has *topics*."""
     world = World()
     world.settle(desired(groups=2, config={"aclEnable": True}))
     for name, config in topics.items():
@@ -47,7 +47,7 @@ def _planned(
     secret: str | None = SECRET,
     **more: ObservedExpansion,
 ) -> list[Action]:
-    """Plan where the raft groups *known* have the account, and the first has the expansion *more* of topics."""
+    """Plan, if the raft groups *known* have the account and the first one has the topics' expansion *more*."""
     observed = world.observed()
     groups = {
         name: replace(
@@ -66,7 +66,7 @@ def _of(kind: type[Action], actions: list[Action]) -> list[Action]:
 
 
 def test_a_raft_group_that_joins_gets_its_accounts_before_queues() -> None:
-    """Law: no queue is where an account is refused that the other queues of the topic serve."""
+    """Law: a raft group that joins gets no queues before it has the accounts; otherwise it would refuse their users."""
     world = _world(orders=TopicConfig(8, 6, order=False))
     wanted = _wanted(topic(type="Normal", queues=16))
 
@@ -82,7 +82,7 @@ def test_a_raft_group_that_joins_gets_its_accounts_before_queues() -> None:
 
 
 def test_a_topic_says_which_account_it_waits_for() -> None:
-    """Law: an unreadable Secret keeps a new raft group without queues, and the topic's condition says so."""
+    """Law: an unreadable Secret keeps a new raft group without queues, and the topic's condition names the account."""
     world = _world(orders=TopicConfig(8, 6, order=False))
 
     actions = _planned(_wanted(topic(type="Normal", queues=16)), world, "demo-0", secret=None)
@@ -98,7 +98,7 @@ def test_a_topic_says_which_account_it_waits_for() -> None:
 
 
 def test_an_ordered_topic_is_made_whole_or_not_yet() -> None:
-    """Law: its list names queues of the new raft group, so nothing is published before these may come."""
+    """Law: the list of an ordered topic is published only when all raft groups in it may get their queues."""
     wanted = _wanted(topic(type="Ordered", queues=16))
 
     actions = _planned(wanted, _world(), "demo-0", secret=None)
@@ -107,7 +107,7 @@ def test_an_ordered_topic_is_made_whole_or_not_yet() -> None:
 
 
 def test_an_ordered_topic_does_not_grow_into_a_raft_group_without_accounts() -> None:
-    """Law: likewise; writes are not even fenced."""
+    """Law: an ordered topic does not expand (not even a fence) into a raft group without accounts."""
     world = _world(orders=TopicConfig(8, 6, order=True))
     wanted = _wanted(topic(type="Ordered", queues=16, queueChangePolicy="DrainAndSwitch"))
     still = ObservedExpansion(total=8, write_queues=8)
@@ -120,7 +120,7 @@ def test_an_ordered_topic_does_not_grow_into_a_raft_group_without_accounts() -> 
 
 
 def test_a_raft_group_that_joins_under_a_rotation_gets_no_queues_before_its_end() -> None:
-    """Law: the new raft group knows the new secret alone, so clients with the former one would be refused there."""
+    """Law: during a change of a User's secret a new raft group gets no queues; it would know only the new secret."""
     world = _world(orders=TopicConfig(8, 6, order=False))
     wanted = _wanted(topic(type="Normal", queues=16))
     known = user_config(WRITER, SECRET)

@@ -1,4 +1,4 @@
-"""Assignments of queues to members, and what is wrong with how queues are held."""
+"""Assignments of queues to members, and how wrong ownership is found."""
 
 from collections import Counter
 from dataclasses import replace
@@ -40,12 +40,12 @@ def members(*names: str) -> list[Member]:
 
 
 def aged(names: list[str], since: list[str]) -> list[Member]:
-    """Return members that came one after the other, as *since* says."""
+    """Return members that joined one after the other, as *since* says."""
     return [Member(name, since_ms=since.index(name)) for name in names]
 
 
 def moved(before: dict[MessageQueue, str], after: dict[MessageQueue, str]) -> list[MessageQueue]:
-    """Return the queues that somebody takes who did not have them."""
+    """Return the queues that changed to another owner."""
     return [queue for queue, owner in after.items() if before.get(queue, owner) != owner]
 
 
@@ -53,7 +53,7 @@ def moved(before: dict[MessageQueue, str], after: dict[MessageQueue, str]) -> li
 def test_every_queue_has_exactly_one_living_owner(
     strategy: Strategy, count: int, size: int, random: Random
 ) -> None:
-    """Whatever was before, and equal for equal input in any order."""
+    """Law: every queue has exactly one living owner, whatever was before, and the same input in any order gives the same result."""
     found = queues(count)
     group = members(*(f"m{number}" for number in range(size)))
     names = [member.client_id for member in group] + ["gone1", "gone2"]
@@ -74,7 +74,7 @@ def test_every_queue_has_exactly_one_living_owner(
 
 @given(st.integers(1, 24), st.integers(1, 8), st.randoms())
 def test_a_calm_group_shares_evenly(count: int, size: int, random: Random) -> None:
-    """Sticky shares differ by one at most, and no more queues move than have to."""
+    """Law: in a calm group shares differ by at most one (Sticky), and no more queues move than necessary."""
     found = queues(count)
     group = members(*(f"m{number}" for number in range(size)))
     present = {queue: random.choice(group).client_id for queue in found}
@@ -100,7 +100,7 @@ def test_a_calm_group_shares_evenly(count: int, size: int, random: Random) -> No
 def test_a_rolling_restart_moves_each_queue_at_most_once(
     strategy: Strategy, count: int, size: int, surge: int, prefixes: list[str]
 ) -> None:
-    """New pods before old ones go, as Deployments do: each queue goes from old to new and stays, whatever their names."""
+    """Law: in a rolling restart (new pods before old ones end) each queue moves at most once, whatever the pods' names are."""
     found = queues(count)
     former, latter = prefixes
     old = [f"{former}{number}" for number in range(size)]
@@ -132,7 +132,7 @@ def test_a_rolling_restart_moves_each_queue_at_most_once(
 
 
 def test_a_zone_takes_its_own_queues_first() -> None:
-    """Zones without members are shared by everybody; a queue goes home only in calm."""
+    """Law: a zone's members get its queues, all share zones without members, and a queue goes back home only in calm."""
     found = queues(8)
     group = [Member("a", "west"), Member("b", "west"), Member("c", "east")]
     zones = {"g0": "west", "g1": "east"}
@@ -153,7 +153,7 @@ def test_a_zone_takes_its_own_queues_first() -> None:
 
 
 def test_an_empty_group_keeps_its_last_owners_in_mind() -> None:
-    """Members that come back take up where they were."""
+    """Law: members of an empty group that come back get their former queues."""
     found = queues(4)
     before = assign_queues("Sticky", "billing", AssignmentInput(found, members("a", "b")))
     nobody = assign_queues("Sticky", "billing", AssignmentInput(found, [], before))
@@ -170,7 +170,7 @@ def test_an_empty_group_keeps_its_last_owners_in_mind() -> None:
 def look(
     holders: dict[int, str], *names: str, for_ms: int = ORPHAN_MS, **more: object
 ) -> Examination:
-    """Examine an ordered group with four queues on one raft group."""
+    """Examine an ordered group with four queues in one raft group."""
     found = queues(4, 1)
     holdings = {found[n]: Holding(holder, for_ms) for n, holder in holders.items()}
     fields: dict[str, object] = {"members": {"g0": members(*names)}, **more}
@@ -178,13 +178,13 @@ def look(
 
 
 def test_a_group_in_which_every_queue_has_a_holder_and_nobody_else_asks_is_left_alone() -> None:
-    """However its members assign_queues: they alone know."""
+    """Law: if each queue has a holder and nobody else asks for it, the group is left alone, however unequal the shares are."""
     assert look({0: "a", 1: "b", 2: "b", 3: "b"}, "a", "b") == Examination()
     assert not look({0: "a", 1: "b", 2: "b", 3: "b"}, "a", "b").notify
 
 
 def test_a_queue_that_nobody_has_is_found_and_the_group_notified() -> None:
-    """Not immediately: a hand-over takes a moment."""
+    """Law: a queue without a holder is found and the group notified, but only after the time of a hand-over."""
     holders = {0: "a", 1: "", 2: "b", 3: "b"}
 
     assert look(holders, "a", "b") == Examination(orphans=(queues(4, 1)[1],))
@@ -193,7 +193,7 @@ def test_a_queue_that_nobody_has_is_found_and_the_group_notified() -> None:
 
 
 def test_a_queue_that_was_refused_to_a_member_for_long_is_found() -> None:
-    """Not one that was refused to somebody who is gone since."""
+    """Law: a queue that a living member was refused for long is found; refusals to members that are gone do not count."""
     second = queues(4, 1)[1]
     holders = {0: "a", 1: "b", 2: "b", 3: "b"}
 
@@ -203,7 +203,7 @@ def test_a_queue_that_was_refused_to_a_member_for_long_is_found() -> None:
 
 
 def test_a_decision_is_what_members_that_ask_should_have() -> None:
-    """A member that holds another's queue for long should look again."""
+    """Law: a member that holds a queue decided for another one is found, and should look again."""
     first = queues(4, 1)[0]
     found = look({0: "a", 1: "a", 2: "b", 3: "b"}, "a", "b", decided={first: "b"})
 
@@ -211,14 +211,14 @@ def test_a_decision_is_what_members_that_ask_should_have() -> None:
 
 
 def test_a_holder_that_is_no_member_is_left_to_its_lease() -> None:
-    """Members cannot take what it has, so notifying them would not help."""
+    """Law: a queue held by a client outside the group is left to its lease; notifying members would not help."""
     found = look({0: "a", 1: "a", 2: "gone", 3: "a"}, "a", decided={queues(4, 1)[2]: "a"})
 
     assert not found.notify
 
 
 def test_raft_groups_that_see_other_members_are_named() -> None:
-    """A member that one of them does not know divides differently. Who reads no topic of one is not known there."""
+    """Law: raft groups that know other members than the rest are named, except for members that read no topic there."""
     reading = frozenset({("orders", "*")})
     a, b = (replace(member, subscriptions=reading) for member in members("a", "b"))
     views = {"g0": [a, b], "g1": [a], "g2": []}
@@ -232,5 +232,5 @@ def test_raft_groups_that_see_other_members_are_named() -> None:
 
 @pytest.mark.parametrize("ordered", [True, False])
 def test_a_group_with_nobody_online_is_left_alone(ordered: bool) -> None:
-    """Nobody can be notified."""
+    """Law: a group without members is left alone; nobody can be notified."""
     assert examine(AssignmentState(ordered, {"g0": []}, queues(4))) == Examination()

@@ -1,4 +1,4 @@
-"""The reconcile of consumer groups: what is decided, stored and repaired."""
+"""The reconcile of consumer groups: decisions, storage and repair."""
 
 from dataclasses import replace
 
@@ -29,7 +29,7 @@ def view(
 
 
 def test_a_first_division_is_stored_immediately_and_then_nothing_is_done() -> None:
-    """Nobody has a queue yet, so there is nothing to be careful about."""
+    """Law: a group's first assignment is stored immediately, and afterwards nothing is done."""
     assigner = GroupAssigner("billing")
     owners = (("g0", 0, "a"), ("g0", 1, "b"))
     held = {0: "a", 1: "b"}
@@ -43,7 +43,7 @@ def test_a_first_division_is_stored_immediately_and_then_nothing_is_done() -> No
 
 
 def test_a_newcomer_gets_its_share_when_the_group_has_calmed_down() -> None:
-    """Not before: it may be the first of a rolling restart."""
+    """Law: a new member gets its share only when the group is calm; it may be the first pod of a rolling restart."""
     assigner = GroupAssigner("billing")
     stored: dict[str, Owners] = {"orders": (("g0", 0, "a"), ("g0", 1, "a"))}
     both = {0: "a", 1: "a"}
@@ -55,7 +55,7 @@ def test_a_newcomer_gets_its_share_when_the_group_has_calmed_down() -> None:
 
 
 def test_queues_of_who_is_gone_are_given_away_immediately() -> None:
-    """As the brokers do by themselves while nobody operates."""
+    """Law: queues of a member that is gone are given away immediately, as brokers do without an operator."""
     assigner = GroupAssigner("billing")
     stored: dict[str, Owners] = {"orders": (("g0", 0, "a"), ("g0", 1, "b"))}
 
@@ -65,7 +65,7 @@ def test_queues_of_who_is_gone_are_given_away_immediately() -> None:
 
 
 def test_a_strategy_that_clients_compute_themselves_ends_a_decision() -> None:
-    """An old one would go on overruling them."""
+    """Law: a strategy that clients compute themselves removes the stored assignment, which would overrule them."""
     stored: dict[str, Owners] = {"orders": (("g0", 0, "a"), ("g0", 1, "a"))}
     steps = GroupAssigner("billing").decide(AVERAGELY, view("a", stored=stored), 0)
 
@@ -73,7 +73,7 @@ def test_a_strategy_that_clients_compute_themselves_ends_a_decision() -> None:
 
 
 def test_a_queue_that_stays_without_a_holder_gets_its_group_notified_now_and_then() -> None:
-    """After a hand-over's time, and not at every look."""
+    """Law: if a queue stays without a holder the group is notified after a hand-over's time, and then at intervals."""
     assigner = GroupAssigner("billing")
     lonely = view("a", "b", holders={0: "a"})
 
@@ -86,7 +86,7 @@ def test_a_queue_that_stays_without_a_holder_gets_its_group_notified_now_and_the
 
 
 def test_a_queue_that_a_member_is_refused_for_long_gets_its_group_notified() -> None:
-    """The brokers report which member asks in vain; a member that holds what it should not looks again."""
+    """Law: if a member is refused a queue for long (brokers report it) the group is notified."""
     assigner = GroupAssigner("billing")
     held = view("a", "b", holders={0: "a", 1: "a"})
     refused = replace(held, wanted={QUEUES[1]: "b"})
@@ -97,7 +97,7 @@ def test_a_queue_that_a_member_is_refused_for_long_gets_its_group_notified() -> 
 
 
 def test_members_that_do_not_want_a_topic_get_none_of_its_queues() -> None:
-    """They would hold them and never read them."""
+    """Law: members that do not read a topic get none of its queues."""
     odd = Member("c", subscriptions=frozenset({("other", "*")}))
     usual = Member("a", subscriptions=frozenset({("orders", "*")}))
     seen = AssignmentView(True, {"g0": [usual, odd]}, QUEUES, {}, {"g0": {}})

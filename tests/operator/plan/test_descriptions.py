@@ -16,7 +16,7 @@ from orderlymq_operator.plan.descriptions import describe
 
 @pytest.mark.parametrize("kind", get_args(Action), ids=lambda kind: kind.__name__)
 def test_every_action_has_a_phrase(kind: Any) -> None:
-    """Law: what a plan asks for can be shown, whatever it is."""
+    """Law: each action has a description that can be shown."""
     parts = {
         "config": TopicConfig(3, 6, order=True),
         "subject": Subject("Topic", "orders"),
@@ -28,7 +28,7 @@ def test_every_action_has_a_phrase(kind: Any) -> None:
 
 
 def test_phrases_say_what_an_action_has() -> None:
-    """Numbers and names come from the action; braces in a name mean nothing."""
+    """Law: a description has the action's numbers and names; braces in a name have no meaning."""
     assert (
         describe(StartReplica("demo-0", 4, join=True)) == "start replica demo-0-4 as a new member"
     )

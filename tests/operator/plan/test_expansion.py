@@ -1,4 +1,4 @@
-"""Expanding ordered topics: each step, and whole expansions in worlds where anything may happen in between."""
+"""Expansions of ordered topics: each step, and whole expansions in worlds where anything may happen."""
 
 from dataclasses import dataclass, replace
 from random import Random
@@ -59,14 +59,14 @@ def world(
 
 
 def test_nothing_is_done_while_the_topic_has_as_many_queues_as_are_wanted() -> None:
-    """Also not when it has more: an ordered topic never shrinks."""
+    """Law: nothing happens if the topic has as many queues as wanted, or more; an ordered topic never shrinks."""
     for queues in (1, 4):
         request = ExpansionRequest("orders", config(queues), LIMIT_MS, PROPAGATION_MS)
         assert plan_expansion(request, world(expansion(), expansion())).status is None
 
 
 def test_a_growth_begins_with_a_fence_on_every_raft_group() -> None:
-    """All with the same attempt, and each knows how many queues it will have."""
+    """Law: a growth begins with a fence in every raft group, with one attempt number and each group's future queue count."""
     plan = plan_expansion(REQUEST, world(expansion(attempt=3), expansion()))
 
     assert plan.actions == (
@@ -77,7 +77,7 @@ def test_a_growth_begins_with_a_fence_on_every_raft_group() -> None:
 
 
 def test_a_fence_that_would_be_in_vain_is_not_raised() -> None:
-    """Nobody online, or too much to consume: writes stay open and the status says why."""
+    """Law: no fence is raised if it could not drain (no member online, or too much to consume); the status says why."""
     away = ObservedBlocker("audit", 0, 1, "group audit has 1 message of queue 0 left to consume, nobody online")
     far = ObservedBlocker("billing", 0, LAG_MAX + 1, "group billing lacks many, 1 member online")
     for blocker, part in (
@@ -109,7 +109,7 @@ def test_a_fence_that_would_be_in_vain_is_not_raised() -> None:
     ],
 )
 def test_no_fence_waits_for_what_only_a_person_ends(words: str, told: str) -> None:
-    """Law: such a fence is lifted at its limit and raised again, and writes would be refused a quarter of all time."""
+    """Law: no fence is raised that only a person could end; it would be raised again and again, and refuse many writes."""
     group = "" if "transactions" in words else "audit"
     said = set()
     for count in (2, 3):
@@ -125,7 +125,7 @@ def test_no_fence_waits_for_what_only_a_person_ends(words: str, told: str) -> No
 
 
 def test_what_waits_is_no_news_at_each_look() -> None:
-    """Law: words that change with each look would be written each second, and the operator would look as often."""
+    """Law: a waiting expansion's message stays the same; otherwise it would be written, and looked at, each second."""
     said: set[str] = set()
     for step in range(10):
         words = f"group audit has {step + 1} messages of queue 0 left to consume, nobody online"
@@ -141,14 +141,14 @@ def test_what_waits_is_no_news_at_each_look() -> None:
 
 
 def test_the_rest_is_fenced_when_the_operator_died_in_between() -> None:
-    """Under the same attempt."""
+    """Law: after an operator's crash the other raft groups are fenced under the same attempt."""
     plan = plan_expansion(REQUEST, world(expansion("fenced"), expansion()))
 
     assert plan.actions == (FenceTopic("orders", B, 1, 8, 4, LIMIT_MS),)
 
 
 def test_who_is_in_the_way_is_waited_for_and_named() -> None:
-    """No action, and the blocker in the message and in the status."""
+    """Law: while messages are not drained nothing is done, and message and status name the blocking consumer group."""
     plan = plan_expansion(REQUEST, world(expansion("fenced", blockers=(LAG,)), expansion("fenced")))
 
     assert plan.actions == ()
@@ -158,7 +158,7 @@ def test_who_is_in_the_way_is_waited_for_and_named() -> None:
 
 
 def test_all_switch_when_all_are_drained() -> None:
-    """Each learns the readers of all raft groups."""
+    """Law: when all raft groups are drained all switch, and each learns the readers of all."""
     plan = plan_expansion(
         REQUEST, world(expansion("fenced", readers=("audit",)), expansion("fenced"))
     )
@@ -171,13 +171,13 @@ def test_all_switch_when_all_are_drained() -> None:
 
 @dataclass(frozen=True, slots=True)
 class LaterConfig(TopicConfig):
-    """As a later version may have it."""
+    """A topic's settings with a field of a later version."""
 
     compacted: bool = False
 
 
 def test_a_switch_has_the_topic_whole() -> None:
-    """Law: a raft group that gets a topic by an expansion has its settings and no defaults."""
+    """Law: a raft group that gets the topic by an expansion gets all of its settings, not defaults."""
     wanted = LaterConfig(8, 4, order=True, compacted=True)
     request = ExpansionRequest("orders", wanted, LIMIT_MS, PROPAGATION_MS)
 
@@ -190,7 +190,7 @@ def test_a_switch_has_the_topic_whole() -> None:
 
 
 def test_a_fence_lifted_by_one_leader_is_lifted_everywhere() -> None:
-    """The expansion is given up as a whole; writes are let in for a while before the next try."""
+    """Law: if one leader lifts its fence, all are lifted: the expansion is given up, and writes pass before the next attempt."""
     lifted = expansion(attempt=1, reason="after 20000 ms: group billing has 3 messages")
     plan = plan_expansion(REQUEST, world(expansion("fenced"), lifted))
     assert plan.actions == (AbortExpansion("orders", A, 1, lifted.reason),)
@@ -206,7 +206,7 @@ def test_a_fence_lifted_by_one_leader_is_lifted_everywhere() -> None:
 def test_a_fence_ends_by_the_limit_that_the_manifest_has_now(
     blockers: tuple[ObservedBlocker, ...],
 ) -> None:
-    """Law: its leader knows the former limit, and a shorter one ends the refusal of writes, drained or not."""
+    """Law: a fence ends by the manifest's present limit, even if its leader knows a longer one."""
     fence = expansion("fenced", age_ms=LIMIT_MS + 1_001, blockers=blockers)
     plan = plan_expansion(REQUEST, world(fence, fence))
 
@@ -219,7 +219,7 @@ def test_a_fence_ends_by_the_limit_that_the_manifest_has_now(
 
 
 def test_once_a_raft_group_has_switched_there_is_only_forward() -> None:
-    """A raft group that was lifted at the last moment is fenced again, drained and switched."""
+    """Law: after one raft group has switched, the rest must follow; one whose fence was lifted is fenced, drained and switched again."""
     open_again = expansion(attempt=1, reason="late")
     plan = plan_expansion(REQUEST, world(expansion("switched"), open_again))
     assert plan.actions == (FenceTopic("orders", B, 2, 8, 4, LIMIT_MS),)
@@ -229,7 +229,7 @@ def test_once_a_raft_group_has_switched_there_is_only_forward() -> None:
 
 
 def test_the_list_is_published_on_every_name_server_before_it_settles() -> None:
-    """Also waits until the brokers have reported their new queues to each of them."""
+    """Law: the list is published on every name server, and brokers have registered their queues there, before the expansion ends."""
     both = (expansion("switched"), expansion("switched"))
     assert plan_expansion(REQUEST, world(*both)).actions == (
         PutOrderConfig("orders", "broker-a:4;broker-b:4"),
@@ -249,7 +249,7 @@ def test_the_list_is_published_on_every_name_server_before_it_settles() -> None:
 
 
 def test_a_raft_group_beside_the_list_has_no_part_in_any_growth() -> None:
-    """Law: where a tool made the topic beside its list it stays beside: not fenced, no place, not in the list."""
+    """Law: a raft group whose topic a tool made outside the list never takes part: no fence, no queues, no place in the list."""
     grown = expansion(total=8, write_queues=4, attempt=1)
     beside = expansion(write_queues=4)
 
@@ -273,7 +273,7 @@ def test_a_raft_group_beside_the_list_has_no_part_in_any_growth() -> None:
 
 @pytest.mark.parametrize(("count", "length"), [(17_000, 120), (8_000, 255), (1, 9)])
 def test_a_fence_begins_only_where_brokers_read_the_switch(count: int, length: int) -> None:
-    """Law: a switch that is refused for its body is refused for ever, and the fence refuses writes again and again."""
+    """Law: a fence is raised only if all brokers understand the switch; otherwise it would be refused and repeated forever."""
     readers = tuple(f"{number:0{length}}" for number in range(count))
     open_, fenced = (expansion(phase, readers=readers) for phase in ("open", "fenced"))
 
@@ -289,7 +289,7 @@ def test_a_fence_begins_only_where_brokers_read_the_switch(count: int, length: i
 
 
 def test_nothing_is_done_for_a_list_that_would_not_have_as_many_queues_as_its_total() -> None:
-    """Law: brokers and the SDK name a list by its total, so each send to another list would be refused for ever."""
+    """Law: nothing is done if the new list's sum would differ from its total; brokers and SDK name a list by the total."""
     many = expansion(write_queues=6)
     plan = plan_expansion(REQUEST, world(many, many))
     assert (plan.actions, plan.holds) == ((), False)
@@ -302,7 +302,7 @@ def test_nothing_is_done_for_a_list_that_would_not_have_as_many_queues_as_its_to
 
 @pytest.mark.parametrize("when", ["before", "behind"])
 def test_keys_keep_their_order_when_a_tool_makes_a_grown_topic_beside_its_list(when: str) -> None:
-    """Law: the list has no part of it, everybody may send on, and what waits in the queues is not overtaken."""
+    """Law: if a tool makes the expanded topic outside its list, writes go on and each key stays in order."""
     world = ExpandingWorld(Random(1), 2, 8)
     world.slow = True
     beside = Broker()
@@ -333,7 +333,7 @@ def test_keys_keep_their_order_when_a_tool_makes_a_grown_topic_beside_its_list(w
 
 
 def test_a_fence_is_lifted_when_another_number_is_wanted_by_now() -> None:
-    """Nothing has switched, so the manifest may still change its mind."""
+    """Law: if another number of queues is wanted before any switch, the fences are lifted."""
     request = ExpansionRequest("orders", config(16), LIMIT_MS, PROPAGATION_MS)
     plan = plan_expansion(request, world(expansion("fenced"), expansion("fenced")))
 
@@ -343,9 +343,9 @@ def test_a_fence_is_lifted_when_another_number_is_wanted_by_now() -> None:
 def run(
     seed: int, groups: int, old: int, new: int, *, trouble: bool, leaves_at: int = -1
 ) -> ExpandingWorld:
-    """Let a topic grow while producers send, a group consumes and things go wrong; then in peace.
+    """Let a topic expand while producers send, a group consumes and trouble happens; afterwards without trouble.
 
-    Groups without the topic are to go from step *leaves_at* on.
+    Raft groups without the topic are marked for removal from step *leaves_at* on.
     """
     random = Random(seed)
     world = ExpandingWorld(random, groups, old)
@@ -373,7 +373,7 @@ def run(
 
 
 def test_a_group_that_is_to_go_and_has_nothing_of_a_topic_gets_nothing() -> None:
-    """Law: it takes no messages any more, and could never go. What began before it was to go ends as it began."""
+    """Law: a raft group to be removed gets no part of an expansion, unless the expansion began before."""
     old, leaving = {A: 2}, frozenset({B})
 
     def steps(a: ObservedExpansion) -> tuple[object, ...]:
@@ -400,7 +400,7 @@ def test_a_group_that_is_to_go_and_has_nothing_of_a_topic_gets_nothing() -> None
 def test_keys_keep_their_order_through_any_growth(
     seed: int, groups: int, old: int, more: int, leaves_at: int
 ) -> None:
-    """Whatever dies, stalls, comes back or is to go: per key in order, never two lists at once, and it ends."""
+    """Law: through any expansion with crashes and delays each key stays in order, only one list is valid, and it ends."""
     world = run(seed, groups, old, old + more, trouble=True, leaves_at=leaves_at)
 
     layout = world.lists[0]
@@ -411,7 +411,7 @@ def test_keys_keep_their_order_through_any_growth(
 
 
 def test_a_growth_in_peace_refuses_senders_who_know_the_list_only_while_it_drains() -> None:
-    """A sender that says from which list it chose is served as soon as the list is published."""
+    """Law: without trouble senders that know the list are refused only while it drains; after its publication they are served."""
     world = ExpandingWorld(Random(1), 2, 4)
     request = ExpansionRequest("orders", config(8), LIMIT_MS, PROPAGATION_MS)
     phases: list[str | None] = []
@@ -439,7 +439,7 @@ def test_a_growth_in_peace_refuses_senders_who_know_the_list_only_while_it_drain
 
 @pytest.mark.parametrize("forgotten", ["drain", "settle"])
 def test_the_worlds_oracle_notices_a_growth_that_forgets_to_wait(forgotten: str) -> None:
-    """The property test would fail if a rule were missing: here each is taken away once."""
+    """Law: the check of the property test fails if any one of the rules is removed."""
     broken = 0
     for seed in range(12):
         world = ExpandingWorld(Random(seed), 2, 3)

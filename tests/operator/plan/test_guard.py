@@ -1,4 +1,4 @@
-"""Dangerous edits, and what confirms them."""
+"""Dangerous edits and their confirmations."""
 
 from dataclasses import replace
 from typing import Any
@@ -41,12 +41,12 @@ def _edition(generation: int, **spec: Any) -> Cluster:
 def test_only_what_no_later_edit_brings_back_is_dangerous(
     before: dict[str, Any], after: dict[str, Any], acts: list[str]
 ) -> None:
-    """Copies and messages; what the planner proves safe needs nobody's word."""
+    """Law: only edits with a loss that no later edit can undo (copies, messages) are dangerous; what is proven safe is not."""
     assert [act.name for act in dangerous(cluster(**before), cluster(**after))] == acts
 
 
 def test_a_confirmation_holds_for_one_act_of_one_edit() -> None:
-    """Not for another value, for another act, for another Cluster, or for the same edit made again later."""
+    """Law: a confirmation is valid for one act of one edit: not for another value, act or Cluster, nor for a later edit."""
     before = _edition(1)
     once = _edition(2, retention={"time": "1h"})
     (act,) = dangerous(before, once)
@@ -66,7 +66,7 @@ def test_a_confirmation_holds_for_one_act_of_one_edit() -> None:
 
 
 def test_a_laptop_refuses_the_edit_until_the_manifest_confirms_it() -> None:
-    """The refusal says what to write, and what is written is accepted."""
+    """Law: on one machine a dangerous edit is refused with the text that confirms it, and accepted with that text."""
     accepted, wanted = Observed(accepted=desired()), desired(replicasPerGroup=1)
 
     (refused,) = refusals(wanted, accepted)
@@ -81,14 +81,14 @@ def test_a_laptop_refuses_the_edit_until_the_manifest_confirms_it() -> None:
 
 
 def test_a_first_creation_is_never_dangerous() -> None:
-    """There is nothing that could be lost."""
+    """Law: a first creation is never dangerous."""
     assert (
         refusals(Desired(cluster(replicasPerGroup=1, retention={"time": "1h"})), Observed()) == []
     )
 
 
 def test_a_confirmation_names_each_loss_that_it_confirms() -> None:
-    """Law: who confirms a shorter time and a smaller size has read both, and has confirmed these two values alone."""
+    """Law: a confirmation names each loss, so a shorter time and a smaller size are confirmed only with just these values."""
     before = _edition(1, retention={"time": "72h", "size": "10Gi"})
     both = _edition(2, retention={"time": "71h", "size": "1Gi"})
 

@@ -1,4 +1,4 @@
-"""Leaders over zones and nodes: where they go, one at a time, when they stay, and what the loss of a zone does."""
+"""Leaders over zones and nodes: where they go, one at a time, when they stay, and the loss of a zone."""
 
 from collections import Counter
 from dataclasses import replace
@@ -28,7 +28,7 @@ ZONES = "abc"
 
 
 def _placed(groups: int, *, nodes_of_a_zone: int = 1, replicas: int = 3) -> tuple[World, Desired]:
-    """A settled cluster over three zones, whose every group is led by its first replica."""
+    """A settled cluster over three zones; each group is led by its first replica."""
     wanted = desired(groups=groups, replicasPerGroup=replicas)
     world = World()
     world.settle(wanted)
@@ -67,7 +67,7 @@ def _lose(world: World, zone: str) -> None:
 
 
 def test_leaders_are_spread_over_zones_one_move_at_a_time() -> None:
-    """All of six lead in one zone; each plan moves one, and the last ones move nothing."""
+    """Law: leaders in one zone are spread over all, one move per plan, until nothing more moves."""
     world, wanted = _placed(6)
     for group in world.groups.values():
         group.leader = 1
@@ -84,7 +84,7 @@ def test_leaders_are_spread_over_zones_one_move_at_a_time() -> None:
 
 
 def test_nodes_of_a_zone_share_its_leaders() -> None:
-    """Zones come first, and then the nodes of each."""
+    """Law: leaders are spread over zones first, then over the nodes of each zone."""
     world, wanted = _placed(6, nodes_of_a_zone=2)
 
     world.settle(wanted)
@@ -95,7 +95,7 @@ def test_nodes_of_a_zone_share_its_leaders() -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_moves_come_to_an_end_and_every_one_makes_the_balance_better(seed: int) -> None:
-    """From any leaders, with any number of groups."""
+    """Law: from any leaders, each move improves the balance, and moves end."""
     random = Random(seed)
     world, wanted = _placed(random.randint(1, 9), nodes_of_a_zone=random.randint(1, 3))
     for group in world.groups.values():
@@ -127,7 +127,7 @@ def _stale(replica: ObservedReplica) -> ObservedReplica:
 def test_no_leader_is_moved_while_a_replica_anywhere_is_not_what_it_should_be(
     change: dict[str, object],
 ) -> None:
-    """Another group's trouble counts, too: a move is never worth a risk."""
+    """Law: no leader is moved while any replica of any group is not well."""
     world, wanted = _placed(6)
     for group in world.groups.values():
         group.leader = 1
@@ -138,7 +138,7 @@ def test_no_leader_is_moved_while_a_replica_anywhere_is_not_what_it_should_be(
 
 
 def test_no_leader_is_moved_under_a_roll() -> None:
-    """A roll hands leaders over by itself; balance comes after its end."""
+    """Law: no leader is moved for balance during a rolling restart, only after it."""
     world, wanted = _placed(6)
     for group in world.groups.values():
         group.leader = 1
@@ -155,7 +155,7 @@ def test_no_leader_is_moved_under_a_roll() -> None:
 
 
 def test_leaders_are_moved_while_a_part_of_the_cluster_waits_for_its_brokers() -> None:
-    """A topic that brokers refuse, or a name that is deleted without end, is no danger to who leads; a fence is."""
+    """Law: leaders are still moved while a refused topic or a waiting deletion is pending, but not during a fence."""
     world, wanted = _placed(6)
     grows = topic("grown", queues=6, queueChangePolicy="DrainAndSwitch")
     world.settle(replace(wanted, topics=(grows,)))
@@ -177,7 +177,7 @@ def test_leaders_are_moved_while_a_part_of_the_cluster_waits_for_its_brokers() -
 
 
 def test_no_leader_is_moved_while_a_topic_expands_or_where_nobody_wants_it() -> None:
-    """A fence refuses writes: it must not wait for an election."""
+    """Law: no leader is moved while a topic's fence refuses writes, or with the policy Kept."""
     world, wanted = _placed(6)
     for group in world.groups.values():
         group.leader = 1
@@ -200,7 +200,7 @@ def test_no_leader_is_moved_while_a_topic_expands_or_where_nobody_wants_it() -> 
 def test_a_lost_zone_leaves_every_group_a_leader_and_touches_nobody(
     zone: str, replicas: int
 ) -> None:
-    """Whichever is lost, the planner waits for it; when it is back leaders go back to it."""
+    """Law: after the loss of any zone each group has a leader and the planner waits; when the zone is back leaders return."""
     world, wanted = _placed(6, replicas=replicas)
     world.settle(wanted)
 
@@ -210,7 +210,7 @@ def test_a_lost_zone_leaves_every_group_a_leader_and_touches_nobody(
     assert zone not in _leading(world)
     assert _moves(plan(wanted, world.observed())) == []
     rolled = desired(groups=6, replicasPerGroup=replicas, config={"logLevel": "DEBUG"})
-    if replicas == 3:  # one more would end the majority
+    if replicas == 3:  # One more would end the majority.
         assert _moves(plan(rolled, world.observed())) == []
 
     world.heal()

@@ -1,4 +1,4 @@
-"""Several observations prove that a process is lost: virtual time, and looks that are blind at random."""
+"""Several observations prove that a process is lost: in virtual time, with looks that fail at random."""
 
 from dataclasses import replace
 from random import Random
@@ -35,7 +35,7 @@ def _look(
 
 
 def test_silence_is_believed_after_several_looks_over_some_seconds() -> None:
-    """Neither many looks in a moment nor two looks in a long time are enough."""
+    """Law: a process counts as silent only after several looks over some seconds; many at once, or two far apart, are too few."""
     quick, rare = FailureDetector(), FailureDetector()
 
     often = [_look(quick, _SILENT, ProcessState("a"), now) for now in range(OBSERVATIONS_MIN * 2)]
@@ -50,7 +50,7 @@ def test_silence_is_believed_after_several_looks_over_some_seconds() -> None:
 
 @pytest.mark.parametrize("answers", [1, 2])
 def test_one_answer_ends_a_silence(answers: int) -> None:
-    """And so does another process in its place."""
+    """Law: one answer ends a silence, and so does a new process in the same place."""
     detector = FailureDetector()
     for now_ms in range(0, 3 * SURE_MS, _STEP_MS):
         _look(detector, _SILENT, ProcessState("a"), now_ms)
@@ -66,7 +66,7 @@ def test_one_answer_ends_a_silence(answers: int) -> None:
 
 
 def test_the_keeper_of_a_process_is_the_second_witness() -> None:
-    """The kubelet finds it ready: then it is our way to it that is cut."""
+    """Law: if the kubelet finds a silent process ready, it is not lost: only our connection is cut."""
     detector = FailureDetector()
     found = _SILENT
     for now_ms in range(0, 3 * SURE_MS, _STEP_MS):
@@ -80,7 +80,7 @@ def test_the_keeper_of_a_process_is_the_second_witness() -> None:
 
 
 def test_name_servers_are_lost_by_the_same_rule() -> None:
-    """Several looks, and the kubelet."""
+    """Law: name servers are judged by the same rule."""
     detector = FailureDetector()
     found = {}
     for now_ms in range(0, 2 * SURE_MS, _STEP_MS):
@@ -92,9 +92,9 @@ def test_name_servers_are_lost_by_the_same_rule() -> None:
 
 
 class Roll:
-    """A group of three replicas that gets new settings, under an operator whose looks are blind at random.
+    """A group of three replicas that gets new settings, under an operator whose looks fail at random.
 
-    A replica that is restarted is away for some looks; while two are away there is no leader.
+    A restarted replica is away for some looks; while two are away there is no leader.
     """
 
     def __init__(self, seed: int) -> None:
@@ -107,7 +107,7 @@ class Roll:
         self.now_ms = 0
 
     def step(self) -> None:
-        """Look once and do what the plan says; several may never be away at once."""
+        """Look once and do what the plan says; two replicas may never be away at once."""
         self.now_ms += _STEP_MS
         away = {node for node, until in self.away_until.items() if self.now_ms < until}
         if self.leader in away:
@@ -125,7 +125,7 @@ class Roll:
             )
             for node, found in self.revisions.items()
         }
-        # The kubelet is right, but says two looks late that a replica is back.
+        # The kubelet is right, but reports two looks late that a replica is back.
         back = {node: until + 2 * _STEP_MS for node, until in self.away_until.items()}
         process_states = {
             node: ProcessState(found, ready=self.now_ms >= back[node], runs=node not in away)
@@ -150,7 +150,7 @@ class Roll:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_roll_with_blind_looks_takes_one_replica_at_a_time_and_ends(seed: int) -> None:
-    """Blind to whom it will: a healthy replica is never taken while another one is away."""
+    """Law: in a roll with failing looks a healthy replica is never restarted while another one is away, and the roll ends."""
     roll = Roll(seed)
 
     for _ in range(200):

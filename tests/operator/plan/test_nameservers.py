@@ -29,7 +29,7 @@ def _wanted(mode: str, **spec: Any) -> Desired:
 
 
 def _rolled(before: Desired, after: Desired) -> list[str]:
-    """Return the servers that restart on the way, in order; name servers by their index."""
+    """Return the servers that restart, in order; a name server by its index."""
     world = World()
     world.settle(before)
     enforced = before.cluster.spec.tls.mode == "Enforcing"
@@ -57,7 +57,7 @@ def _name(step: Action) -> str:
 def test_no_broker_calls_a_name_server_that_does_not_take_its_call(
     before: str, after: str, first: str
 ) -> None:
-    """Brokers speak TLS before name servers take nothing else, and stop after name servers take plain calls."""
+    """Law: TLS goes on at brokers before name servers enforce it, and off at brokers after name servers take plain calls."""
     found = _rolled(_wanted(before), _wanted(after))
 
     servers = ["name server 0", "name server 1"]
@@ -66,7 +66,7 @@ def test_no_broker_calls_a_name_server_that_does_not_take_its_call(
 
 
 def test_a_setting_that_name_servers_have_reaches_them_one_after_the_other() -> None:
-    """The next one waits until the one before answers, unless that fails anyway."""
+    """Law: name servers are restarted one after the other, each when the previous one answers, unless it fails anyway."""
     wanted = _wanted("Disabled", config={"logLevel": "DEBUG"})
     old = ObservedNameServer({}, revision="old")
     new = replace(old, revision=name_server_revision(wanted.cluster))
@@ -83,7 +83,7 @@ def test_a_setting_that_name_servers_have_reaches_them_one_after_the_other() -> 
 
 
 def test_the_last_name_server_that_knows_a_group_waits_until_the_next_one_does() -> None:
-    """Brokers register with a new one every few seconds; without a route clients would find nobody."""
+    """Law: a name server is not restarted while it is the only one that knows a group's route; brokers register in a few seconds."""
     wanted = _wanted("Disabled", config={"logLevel": "DEBUG"})
     world = World()
     world.settle(wanted)
@@ -103,7 +103,7 @@ def test_the_last_name_server_that_knows_a_group_waits_until_the_next_one_does()
 
 
 def test_a_cluster_is_not_ready_while_a_name_server_has_previous_settings() -> None:
-    """Nobody learns that a change is effective before it is."""
+    """Law: a cluster is not Ready while a name server has previous settings."""
     world, wanted = World(), desired()
     world.settle(wanted)
     servers = {0: ObservedNameServer({}, revision="old")}

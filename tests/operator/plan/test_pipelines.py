@@ -1,4 +1,4 @@
-"""The planner of Pipelines: one driver at a time, the right one, and nothing twice."""
+"""The planner of Pipelines: one driver at a time, of the right form, and nothing twice."""
 
 import random
 from dataclasses import dataclass, field, replace
@@ -58,7 +58,7 @@ def driver(wanted: Pipeline, name: str = "pod-0", **facts: Any) -> DriverPod:
     [({}, "Job"), (STREAM, "StatefulSet"), (NIGHTLY, "CronJob"), (FOREIGN, "SparkApplication")],
 )
 def test_what_is_missing_is_made(spec: dict[str, Any], form: Form) -> None:
-    """A stream gets a StatefulSet, a run that ends a Job, one with a schedule a CronJob."""
+    """Law: a stream gets a StatefulSet, a run a Job, and a schedule a CronJob."""
     found = plan(pipeline(**spec), ObservedPipeline(definition_found=True))
 
     assert steps(found) == [ApplyDriver(form)]
@@ -81,7 +81,7 @@ def test_what_is_missing_is_made(spec: dict[str, Any], form: Form) -> None:
 def test_a_stream_whose_pod_never_ran_is_made_again_in_another_form(
     pod: dict[str, Any], revision: str, stops: bool
 ) -> None:
-    """Kubernetes replaces a pod that is ready, and no other: what is corrected would never reach it."""
+    """Law: a stream whose pod never ran is made again when corrected, because Kubernetes replaces only a ready pod."""
     wanted = pipeline(**STREAM)
     pods = (driver(wanted, **pod),)
     corrected = present(wanted, revision=revision)
@@ -93,7 +93,7 @@ def test_a_stream_whose_pod_never_ran_is_made_again_in_another_form(
 
 
 def test_a_stream_that_is_made_again_waits_for_the_garbage_collector() -> None:
-    """Law: a pod of the StatefulSet that was deleted is no reason to delete the next one, however late it goes."""
+    """Law: a remaining pod of a deleted StatefulSet does not cause the deletion of the new one."""
     wanted = pipeline(**STREAM)
     left = (driver(wanted, revision="a", maker="former"),)
     own = (driver(wanted, revision="a", maker="corrected"),)
@@ -118,7 +118,7 @@ def test_a_stream_that_is_made_again_waits_for_the_garbage_collector() -> None:
 def test_a_run_that_does_not_begin_holds_no_schedule_back(
     facts: dict[str, Any], pod: dict[str, Any], reason: str, stops: bool
 ) -> None:
-    """A run never takes over what its schedule says now, and while it waits no other one begins."""
+    """Law: a run that cannot begin is removed, because it would never get its schedule's new form and would block other runs."""
     wanted = pipeline(**NIGHTLY)
     waits = driver(wanted, trouble=ConditionReport("False", reason, "no"), **pod)
     run = Workload("Job", "run", work_of(wanted), **facts)
@@ -132,7 +132,7 @@ def test_a_run_that_does_not_begin_holds_no_schedule_back(
 
 @pytest.mark.parametrize("spec", [{}, STREAM, NIGHTLY, FOREIGN])
 def test_what_is_right_is_left_alone(spec: dict[str, Any]) -> None:
-    """An object that is as it should be gives no step, however often one looks."""
+    """Law: objects that are as they should be give no step."""
     wanted = pipeline(**spec)
     seen = ObservedPipeline((present(wanted),), definition_found=True)
 
@@ -144,7 +144,7 @@ def test_what_is_right_is_left_alone(spec: dict[str, Any]) -> None:
 def test_a_driver_of_another_kind_ends_before_the_next_one_is_made(
     former: dict[str, Any], spec: dict[str, Any]
 ) -> None:
-    """First its workload goes, then its pods are waited for, then the new one comes."""
+    """Law: a driver of another form is made only after the former workload is deleted and its pods have ended."""
     before, after = pipeline(**former), pipeline(**spec)
     if form_of(before.spec) == form_of(after.spec):
         return
@@ -165,7 +165,7 @@ def test_a_driver_of_another_kind_ends_before_the_next_one_is_made(
 
 @pytest.mark.parametrize("spec", [{}, FOREIGN])
 def test_a_run_that_has_ended_is_repeated_only_for_other_work(spec: dict[str, Any]) -> None:
-    """Neither more memory nor a new image brings a redrive back; another topic is another run."""
+    """Law: an ended run is repeated only for other work (another topic), not for more memory or a new image."""
     wanted = pipeline(**spec)
     ended = present(wanted, ended=True, state="Complete", current=False)
     other = pipeline(**spec, source={"topic": "payments"}, checkpoint="other")
@@ -178,7 +178,7 @@ def test_a_run_that_has_ended_is_repeated_only_for_other_work(spec: dict[str, An
 
 @pytest.mark.parametrize("spec", [{}, STREAM, NIGHTLY, FOREIGN])
 def test_nobody_takes_the_workload_of_a_former_pipeline_of_the_name(spec: dict[str, Any]) -> None:
-    """It goes with its Pipeline, and what it has done was done for that one."""
+    """Law: the workload of a former Pipeline with the same name is not taken over; it goes and the work is done again."""
     wanted = pipeline(**spec)
     ended = present(wanted, former=True, ended=True, state="Complete")
     seen = ObservedPipeline((ended,), definition_found=True)
@@ -188,7 +188,7 @@ def test_nobody_takes_the_workload_of_a_former_pipeline_of_the_name(spec: dict[s
 
 
 def test_a_job_that_cannot_change_is_made_again_while_it_has_not_ended() -> None:
-    """A wrong image is cured by the right one."""
+    """Law: a Job that has not ended is made again if it must change, because Jobs cannot be changed."""
     wanted = pipeline()
 
     found = plan(wanted, ObservedPipeline((present(wanted, current=False),)))
@@ -200,7 +200,7 @@ def test_a_job_that_cannot_change_is_made_again_while_it_has_not_ended() -> None
 def test_a_run_of_a_schedule_that_is_gone_ends_before_another_driver_is_made(
     spec: dict[str, Any],
 ) -> None:
-    """Between two attempts it has no pod, and it would make one beside the next driver."""
+    """Law: the last run of a removed schedule ends before another driver is made, even if it has no pod between two attempts."""
     before, after = pipeline(**NIGHTLY), pipeline(**spec)
     run, ended = Workload("Job", "run", work_of(before)), driver(before, ended=True)
     waits = plan(after, ObservedPipeline((), (ended,), runs=(run,)))
@@ -217,7 +217,7 @@ def test_a_run_of_a_schedule_that_is_gone_ends_before_another_driver_is_made(
 
 
 def test_suspending_a_schedule_suspends_the_run_that_it_has_begun() -> None:
-    """Kubernetes suspends only what is to come: the run and its further attempts would go on."""
+    """Law: suspending a schedule also suspends its running Job; Kubernetes would suspend only future runs."""
     wanted, paused = pipeline(**NIGHTLY), pipeline(**NIGHTLY, suspend=True)
     pods = (driver(wanted, ready=True),)
     run = Workload("Job", "run", work_of(wanted))
@@ -239,7 +239,7 @@ def test_suspending_a_schedule_suspends_the_run_that_it_has_begun() -> None:
 
 @pytest.mark.parametrize("spec", [{}, STREAM, NIGHTLY, FOREIGN])
 def test_suspending_ends_the_driver_and_resuming_brings_it_back(spec: dict[str, Any]) -> None:
-    """Nothing is deleted: the checkpoint and what makes the driver stay."""
+    """Law: suspending ends the driver's pod, and resuming brings it back; nothing is deleted."""
     wanted, paused = pipeline(**spec), pipeline(**spec, suspend=True)
     form = form_of(wanted.spec)
     runs = ObservedPipeline(
@@ -255,7 +255,7 @@ def test_suspending_ends_the_driver_and_resuming_brings_it_back(spec: dict[str, 
 
 
 def test_without_its_cluster_a_pipeline_waits_and_what_runs_goes_on() -> None:
-    """A Cluster that is made again under its name finds its pipelines running."""
+    """Law: without its Cluster a new Pipeline waits, and a running one goes on."""
     wanted = pipeline(**STREAM)
     runs = ObservedPipeline(
         (present(wanted, current=False),), (driver(wanted, ready=True),), cluster_found=False
@@ -270,7 +270,7 @@ def test_without_its_cluster_a_pipeline_waits_and_what_runs_goes_on() -> None:
 
 
 def test_a_spark_application_without_its_definition_is_refused() -> None:
-    """Nothing is written, and what runs by another backend goes on."""
+    """Law: a SparkApplication is refused while its definition is missing or too old; a running driver of another kind goes on."""
     before, wanted = pipeline(**STREAM), pipeline(**FOREIGN)
     seen = ObservedPipeline((present(before),), (driver(before, ready=True),))
 
@@ -343,7 +343,7 @@ def test_the_condition_says_how_the_driver_is(
     status: str,
     reason: str,
 ) -> None:
-    """Ready is true while a stream runs, when a run has ended well, and while a schedule is kept."""
+    """Law: Ready is True while a stream runs, after a run has ended well, and while a schedule exists."""
     wanted = pipeline(**spec)
     seen = ObservedPipeline(
         (present(wanted, **workload),), (driver(wanted, **pod),), definition_found=True
@@ -356,7 +356,7 @@ def test_the_condition_says_how_the_driver_is(
 
 
 def test_between_two_attempts_the_error_of_the_last_one_stays() -> None:
-    """A condition that came and went with every attempt would help nobody."""
+    """Law: between two attempts the last one's error stays in the condition."""
     wanted = pipeline()
     before = driver(wanted, "a", created="1", ended=True, word=FAILED)
 
@@ -371,7 +371,7 @@ def test_between_two_attempts_the_error_of_the_last_one_stays() -> None:
 
 
 def test_a_run_that_goes_on_is_reported_before_one_that_has_ended() -> None:
-    """The youngest pod that lives, else the youngest of all."""
+    """Law: the report is about the youngest living pod, or else the youngest one."""
     wanted = pipeline()
     pods = (
         driver(wanted, "b", created="2", ended=True, word=FAILED),
@@ -395,15 +395,15 @@ GOOD, BAD = "spark:1", "typo:1"
 @dataclass
 class World:
     """
-    Workloads that make pods, pods that take their time to begin and to end, and somebody who edits the spec.
+    Workloads that make pods, pods that begin and end slowly, and a person who edits the spec.
 
-    As awkward as the real one: a StatefulSet replaces only a pod that is ready. A schedule makes Jobs, which neither its
-    suspension nor a new form reaches, and which it leaves to a collector that takes its time. A Job makes attempts, with
-    pauses between them. A pod without its image never begins.
+    It follows Kubernetes' difficult rules: a StatefulSet replaces only a ready pod. A schedule makes Jobs that neither its
+    suspension nor an edit reaches, and that are deleted late. A Job makes attempts with pauses between them. A pod without its
+    image never begins.
 
     Attributes:
-        images: by what was made with them.
-        owners: of a pod the UID of what made it, of a run that of its schedule.
+        images: the image of each workload.
+        owners: a pod's workload, or a run's schedule, by UID.
     """
 
     chance: random.Random
@@ -462,7 +462,7 @@ class World:
         return self.chance.random() < chance
 
     def pass_time(self) -> None:
-        """Let Kubernetes do something, or not yet."""
+        """Let Kubernetes do something, or nothing."""
         for form, each in list(self.workloads.items()):
             if each.deleting:
                 if self.happens(0.5):
@@ -483,7 +483,7 @@ class World:
 
     def pass_time_of_pods(self) -> None:
         for name, pod in list(self.pods.items()):
-            # The collector takes its time.
+            # Garbage is collected late.
             if self.owners[name] not in self.uids.values() and self.happens(0.3):
                 self.end(name)
             if self.pods[name].ending and self.happens(0.4):
@@ -506,7 +506,7 @@ class World:
     def keep_one(self, each: Workload) -> None:
         revision = f"{each.work} {self.images[each.name]}"
         self.workloads["StatefulSet"] = replace(each, revision=revision)
-        # Its pod has one name, which a former one has until it is gone.
+        # The pod's name is fixed, so a new one waits until the former one is gone.
         living = [pod for pod in self.living() if pod.form == "StatefulSet"]
         for pod in living:
             if each.suspended or (pod.ready and pod.revision != revision):
@@ -543,7 +543,7 @@ class World:
         self.work = work_of(self.wanted)
 
     def drivers(self) -> list[DriverPod]:
-        """Return the pods that have begun, or may yet."""
+        """Return the pods that have begun, or may begin."""
         return [pod for pod in self.living() if self.images[pod.name] == GOOD]
 
     def living(self) -> list[DriverPod]:
@@ -552,7 +552,7 @@ class World:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_two_drivers_never_live_at_once_whatever_is_edited_when(seed: int) -> None:
-    """And when the editing ends, what is wanted comes about and nothing is left to do."""
+    """Law: two drivers never run at once, whatever is edited; after the last edit the wanted form comes and no step is left."""
     world = World(random.Random(seed), pipeline(image=GOOD))
     for _ in range(200):
         if world.happens(0.1):

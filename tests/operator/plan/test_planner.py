@@ -44,7 +44,7 @@ def _settled(wanted: Desired) -> World:
 
 
 def test_a_new_cluster_begins_with_its_processes_only() -> None:
-    """Nothing is created before there is a leader to ask."""
+    """Law: a new cluster first starts its processes; nothing else is created before there is a leader."""
     wanted = desired(topic(), group())
 
     assert _work(plan(wanted, World().observed())) == [
@@ -56,7 +56,7 @@ def test_a_new_cluster_begins_with_its_processes_only() -> None:
 
 
 def test_the_queue_list_of_an_ordered_topic_is_published_before_its_queues_exist() -> None:
-    """A client that asks in between sees the whole list, never a part of it."""
+    """Law: an ordered topic's queue list is published before its queues exist, so clients never see a part of it."""
     world = World()
     world.settle(desired(groups=2))
 
@@ -72,7 +72,7 @@ def test_the_queue_list_of_an_ordered_topic_is_published_before_its_queues_exist
 
 
 def test_attributes_that_a_tool_gave_a_topic_follow_it_to_a_raft_group_that_gets_it_later() -> None:
-    """Law: a raft group begins with what brokers take of them, and keeps its own: a person takes one away group by group."""
+    """Law: a raft group that gets a topic later begins with the attributes that a tool set elsewhere, and keeps its own."""
     wanted = desired(topic(type="Normal", queues=16), groups=2)
     world = World()
     world.settle(desired(topic(type="Normal"), groups=1))
@@ -80,7 +80,7 @@ def test_attributes_that_a_tool_gave_a_topic_follow_it_to_a_raft_group_that_gets
     told = (
         ("cleanup.policy", "COMPACTION"),
         ("message.type", "MIXED"),
-    )  # an earlier broker took both
+    )  # An earlier broker took both.
     table = world.groups["demo-0"].topics
     table["orders"] = replace(table["orders"], attributes=told)
 
@@ -97,7 +97,7 @@ def test_attributes_that_a_tool_gave_a_topic_follow_it_to_a_raft_group_that_gets
 
 
 def test_a_group_with_a_start_position_waits_for_its_topics() -> None:
-    """A position needs queues; it is given once, when the group is created."""
+    """Law: a group with a start position waits for its topics; the position is given once, at its creation."""
     wanted = desired(topic(), group(topics=[{"name": "orders"}], startFrom="Latest"))
     world = World()
     world.settle(desired())
@@ -113,7 +113,7 @@ def test_a_group_with_a_start_position_waits_for_its_topics() -> None:
 def test_a_group_begins_behind_the_last_message_in_every_raft_group_before_it_exists_in_one() -> (
     None
 ):
-    """A creation that ends in the middle goes on without the position: it has been given already."""
+    """Law: Latest is set in every raft group before the group exists in one; a creation that continues does not repeat it."""
     wanted = desired(topic(), group(topics=[{"name": "orders"}], startFrom="Latest"), groups=2)
     world = _settled(desired(topic(), groups=2))
     config = GroupConfig(True, True, 16, 1, 15)
@@ -127,7 +127,7 @@ def test_a_group_begins_behind_the_last_message_in_every_raft_group_before_it_ex
 
 
 def test_a_group_that_exists_skips_nothing_in_a_raft_group_added_later() -> None:
-    """Latest is meant for the beginning of the group, not for queues that come later."""
+    """Law: in a raft group that is added later an existing group starts at the earliest message and skips nothing."""
     consumers = group(startFrom="Latest")
     world = _settled(desired(consumers))
 
@@ -138,7 +138,7 @@ def test_a_group_that_exists_skips_nothing_in_a_raft_group_added_later() -> None
 
 
 def test_nothing_is_planned_for_topics_while_a_group_is_silent() -> None:
-    """The planner does not know which topics exist there; a guess could spread queues twice."""
+    """Law: nothing is planned for topics while a raft group is silent; a guess could create queues twice."""
     wanted = desired(topic(type="Normal"), groups=2)
     world = World()
     world.settle(desired(groups=2))
@@ -148,7 +148,7 @@ def test_nothing_is_planned_for_topics_while_a_group_is_silent() -> None:
 
 
 def test_nothing_is_planned_for_topics_while_no_name_server_answers() -> None:
-    """The published queue list of an ordered topic is the truth, and it cannot be read."""
+    """Law: nothing is planned for topics while no name server answers, because the published lists cannot be read."""
     wanted = desired(topic())
     world = World()
     world.settle(desired())
@@ -161,7 +161,7 @@ def test_nothing_is_planned_for_topics_while_no_name_server_answers() -> None:
 
 
 def test_a_normal_topic_grows_by_update_and_keeps_its_queues() -> None:
-    """Existing groups are filled up from the emptiest; no group loses a queue."""
+    """Law: a Normal topic grows by updates, groups with the fewest queues first, and no group loses a queue."""
     world = _settled(desired(topic(type="Normal", queues=3), groups=2))
 
     done = _work(world.settle(desired(topic(type="Normal", queues=8), groups=2)))
@@ -173,7 +173,7 @@ def test_a_normal_topic_grows_by_update_and_keeps_its_queues() -> None:
 
 
 def test_a_new_group_gets_new_queues_of_normal_topics_and_none_of_ordered_ones() -> None:
-    """An ordered topic stays where it was laid out; consumer groups exist everywhere."""
+    """Law: a new raft group gets queues of Normal topics and all consumer groups, but no queues of ordered topics."""
     before = desired(topic("a"), topic("b", type="Normal"), group())
     after = desired(topic("a"), topic("b", type="Normal", queues=12), group(), groups=2)
     world = _settled(before)
@@ -189,7 +189,7 @@ def test_a_new_group_gets_new_queues_of_normal_topics_and_none_of_ordered_ones()
 
 
 def test_no_send_creates_a_topic_before_every_declared_one_exists() -> None:
-    """A producer that runs already would make a declared Ordered topic Normal, and Normal it would stay."""
+    """Law: automatic creation by sends is enabled only after each declared topic exists; otherwise it could become Normal."""
     wanted = desired(topic("a"), topic("b", type="Normal"), groups=2)
     world = World()
 
@@ -202,7 +202,7 @@ def test_no_send_creates_a_topic_before_every_declared_one_exists() -> None:
 
 
 def test_what_needs_a_topic_without_a_finalizer_waits_for_it() -> None:
-    """No send may make it as Normal, and a group needs its queues to begin with."""
+    """Law: auto-creation and consumer groups wait for a Topic that has no finalizer yet."""
     wanted = desired(topic(), group(topics=[{"name": "orders"}], startFrom="Latest"))
     world = _settled(desired(config={"autoCreateTopicEnable": False}))
 
@@ -211,14 +211,14 @@ def test_what_needs_a_topic_without_a_finalizer_waits_for_it() -> None:
 
 
 def test_a_cluster_without_auto_creation_has_no_template() -> None:
-    """Nobody may take its queues for those of a topic."""
+    """Law: without automatic creation there is no template topic."""
     world = _settled(desired(topic(), config={"autoCreateTopicEnable": False}))
 
     assert set(world.groups["demo-0"].topics) == {"orders"}
 
 
 def test_settings_of_a_group_and_permissions_of_a_topic_change_in_place() -> None:
-    """Everything that is not part of the order may change."""
+    """Law: settings of a group and permissions of a topic are changed in place."""
     world = _settled(desired(topic(), group()))
     wanted = desired(
         topic(permission="ReadOnly"),
@@ -232,7 +232,7 @@ def test_settings_of_a_group_and_permissions_of_a_topic_change_in_place() -> Non
 
 
 def test_a_group_changes_to_keys_in_place() -> None:
-    """The brokers judge when it may; the manifest says what is wanted."""
+    """Law: a group changes to order by key in place; brokers decide when."""
     world = _settled(desired(group()))
     retry = {"pause": "250ms", "pauseMax": "1m30s"}
     wanted = desired(group(concurrency="Key", laneKeyProperty="orderId", retry=retry))
@@ -247,7 +247,7 @@ _PLAIN = replace(_CONCURRENT, concurrent=False)
 
 
 def test_a_concurrent_group_is_made_so_and_one_that_exists_is_left() -> None:
-    """Brokers may refuse the declaration of one that exists; it is withdrawn of an ordered one. Keys have none."""
+    """Law: a new concurrent group is declared so, an existing one is not; ordered and keyed groups have no such declaration."""
     wanted = desired(group(ordering="Concurrent"))
     world = _settled(wanted)
     assert world.groups["demo-0"].consumer_groups["billing"] == _CONCURRENT
@@ -271,7 +271,7 @@ def test_a_concurrent_group_is_made_so_and_one_that_exists_is_left() -> None:
 
 
 def test_drift_is_repaired() -> None:
-    """The planner restores settings that a tool changed, deleted or withdrew behind its back."""
+    """Law: settings that a tool changed, deleted or withdrew are restored."""
     wanted = desired(topic(), group())
     world = _settled(wanted)
     world.groups["demo-0"].topics["orders"] = TopicConfig(8, 2, order=False)
@@ -286,7 +286,7 @@ def test_drift_is_repaired() -> None:
 
 
 def test_a_topic_that_producers_have_made_behind_its_list_becomes_no_ordered_one() -> None:
-    """Law: the list was published, and a producer was faster than the creation: queues with messages are not taken away."""
+    """Law: a topic that a producer created before its ordered creation is not made ordered, because its queues have messages."""
     wanted = desired(topic(queues=4), group(), groups=2)
     world = World()
     world.settle(desired(groups=2))
@@ -302,7 +302,7 @@ def test_a_topic_that_producers_have_made_behind_its_list_becomes_no_ordered_one
     )
     beside = {"demo-0:4": world.groups["demo-0"], "demo-1:4": world.groups["demo-1"]}
     for text, found in beside.items():
-        # Beside its list a tool may have made it as it likes.
+        # A topic outside its list may be made in any way by a tool.
         world.order_config["orders"] = text
         for each in world.groups.values():
             each.topics["orders"] = made
@@ -311,7 +311,7 @@ def test_a_topic_that_producers_have_made_behind_its_list_becomes_no_ordered_one
 
 
 def test_a_lost_queue_list_is_published_again_from_the_queues() -> None:
-    """A name server that lost its file gets the list that the brokers still hold."""
+    """Law: a lost queue list is published again from the brokers' queues."""
     wanted = desired(topic(), groups=2)
     world = _settled(wanted)
     world.order_config.clear()
@@ -320,7 +320,7 @@ def test_a_lost_queue_list_is_published_again_from_the_queues() -> None:
 
 
 def test_a_lost_queue_list_lets_no_ordered_topic_grow_without_a_fence() -> None:
-    """The name server that has the list is silent, another one has lost it: the old list comes back before anything else."""
+    """Law: while one name server has lost the list and the other is silent, the old list is restored before the topic grows."""
     grown = desired(topic(queues=12, queueChangePolicy="DrainAndSwitch"), groups=2)
     world = World()
     world.settle(desired(topic(), groups=2))
@@ -332,7 +332,7 @@ def test_a_lost_queue_list_lets_no_ordered_topic_grow_without_a_fence() -> None:
 
 
 def test_no_queue_of_an_ordered_topic_is_made_while_a_name_server_lacks_its_list() -> None:
-    """A server that is silent for a moment would serve routes without the list: the list is tried first, and fails."""
+    """Law: no queue of an ordered topic is made while a name server lacks its list; publishing it is tried first."""
     wanted = desired(topic(), groups=2)
     world = _settled(desired(groups=2))
     servers = {0: ObservedNameServer({"orders": "demo-0:4;demo-1:4"}), 1: ObservedNameServer()}
@@ -348,7 +348,7 @@ def test_no_queue_of_an_ordered_topic_is_made_while_a_name_server_lacks_its_list
 
 
 def test_a_list_that_a_deleted_topic_has_left_behind_says_nothing() -> None:
-    """Its name server was silent for long; the topic of that name is another one, and one of the groups is gone."""
+    """Law: an old list of a deleted topic is ignored; the topic of that name is a new one, and one group is gone."""
     world = _settled(desired(topic(queues=4)))
     world.groups["demo-0"].topics.pop("orders")
     world.order_config["orders"] = "demo-0:4;demo-1:4"
@@ -361,7 +361,7 @@ def test_a_list_that_a_deleted_topic_has_left_behind_says_nothing() -> None:
 
 
 def test_only_what_was_given_up_with_policy_delete_is_deleted() -> None:
-    """Topics nobody declared, and those with policy Retain, stay."""
+    """Law: only topics removed with policy Delete are deleted; undeclared ones and those with Retain stay."""
     world = _settled(desired(topic("keep"), topic("drop"), group("gone")))
     wanted = replace(
         desired(), deleted_topics=frozenset({"drop"}), deleted_consumer_groups=frozenset({"gone"})
@@ -376,7 +376,7 @@ def test_only_what_was_given_up_with_policy_delete_is_deleted() -> None:
 
 
 def test_what_depends_on_something_stands_behind_it_in_the_same_lane() -> None:
-    """So that a backend holds it back when the first one fails: the list before the queues, and after them."""
+    """Law: dependent actions are in one lane in order, so a failure of the first stops the next: the list, then queues, then groups."""
     world = World()
     world.settle(desired(groups=2))
     made = plan(desired(topic("orders"), groups=2), world.observed())
@@ -393,7 +393,7 @@ def test_what_depends_on_something_stands_behind_it_in_the_same_lane() -> None:
 
 
 def test_the_queue_list_of_a_topic_stays_while_a_group_that_may_hold_queues_is_silent() -> None:
-    """Clients would see queues that are left there as a part of the topic."""
+    """Law: a deleted topic's list stays while a silent group may have queues of it."""
     world = World()
     world.settle(desired(topic("orders"), groups=2))
     world.groups["demo-1"].leader = None
@@ -406,7 +406,7 @@ def test_the_queue_list_of_a_topic_stays_while_a_group_that_may_hold_queues_is_s
 
 
 def test_conditions_say_what_is_missing_and_are_reported_once() -> None:
-    """A condition that has not changed is not written again."""
+    """Law: conditions name what is missing, and are written only if they change."""
     wanted = desired(topic())
     world = World()
 
@@ -454,7 +454,7 @@ def _manifests(topics: list[Topic], spec: dict[str, object]) -> Desired:
 
 @given(_TOPICS, _CLUSTERS)
 def test_plans_converge_and_then_stay_silent(topics: list[Topic], spec: dict[str, object]) -> None:
-    """From nothing to any set of manifests in a bounded number of passes; then the plan is empty."""
+    """Law: from nothing, plans for any manifests converge in a bounded number of passes and are then empty."""
     wanted = _manifests(topics, spec)
     world = World()
 
@@ -466,7 +466,7 @@ def test_plans_converge_and_then_stay_silent(topics: list[Topic], spec: dict[str
         assert sum(config.queues for config in layout if config) == item.spec.queues
 
 
-@settings(deadline=None)  # the machine may be busy
+@settings(deadline=None)  # The machine may be busy.
 @given(_TOPICS, _CLUSTERS, _TOPICS, _CLUSTERS, st.randoms(use_true_random=False))
 def test_any_change_converges_or_is_refused_before_anything_is_touched(
     topics: list[Topic],
@@ -475,7 +475,7 @@ def test_any_change_converges_or_is_refused_before_anything_is_touched(
     spec_after: dict[str, object],
     chance: Random,
 ) -> None:
-    """One replica of a group at a time, ordered queues as they were, and no half measures."""
+    """Law: any change converges or is refused as a whole; one replica of a group at a time, ordered queues unchanged."""
     world = World()
     world.settle(_manifests(topics, spec))
     for item in world.groups.values():
@@ -495,7 +495,7 @@ def test_any_change_converges_or_is_refused_before_anything_is_touched(
     if any(isinstance(action, Refuse) for action in actions):
         assert all(isinstance(action, Refuse) for action in actions)
         return
-    world.settle(wanted)  # checks the rules about replicas in every pass
+    world.settle(wanted)  # Checks the rules about replicas in every pass.
     assert plan(wanted, world.observed()) == []
     for name, layout in ordered.items():
         assert layout == {
@@ -509,7 +509,7 @@ def test_any_change_converges_or_is_refused_before_anything_is_touched(
 def test_a_crash_at_any_point_is_picked_up(
     topics: list[Topic], spec: dict[str, object], data: st.DataObject
 ) -> None:
-    """A backend that did only a part of a plan, and lost its processes, still arrives."""
+    """Law: if a backend does only part of a plan and loses its processes, the plan still completes later."""
     wanted = _manifests(topics, spec)
     world = World(accepted=wanted)
     for _ in range(data.draw(st.integers(0, 4))):
@@ -528,7 +528,7 @@ def test_a_crash_at_any_point_is_picked_up(
 
 
 def test_nothing_is_ready_before_clients_can_find_every_group() -> None:
-    """A broker that leads and has not reached a name server yet is of no use to clients that ask there for a route."""
+    """Law: a broker is Ready only when name servers know it, because clients need its route."""
     wanted = desired(topic(), group())
     world = _settled(wanted)
     deaf = ObservedNameServer(dict(world.order_config), brokers=frozenset())

@@ -1,4 +1,4 @@
-"""How often a plan looks at each object, however many there are."""
+"""How often a plan looks at each object, by their number."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,7 +11,7 @@ from tests.operator.world import World
 
 
 class _Counted(tuple[Any, ...]):
-    """Objects that count how often one of them is handed over."""
+    """Objects that count each time one of them is handed out."""
 
     looks = 0
 
@@ -22,7 +22,7 @@ class _Counted(tuple[Any, ...]):
 
 
 class _Table(dict[str, Any]):
-    """A table that counts how often something is looked up in it."""
+    """A table that counts its look-ups."""
 
     looks = 0
 
@@ -40,7 +40,7 @@ class _Table(dict[str, Any]):
 
 
 def _looks(count: int) -> int:
-    """Return how often a plan with *count* Topics and as many ConsumerGroups looks at one; it finds nothing to do."""
+    """Return how often a plan with *count* Topics and ConsumerGroups looks at one, if nothing is to be done."""
     names = [f"topic-{number}" for number in range(count)]
     groups = [group(f"group-{name}", topics=[{"name": name}]) for name in names]
     wanted = desired(*map(topic, names), *groups, groups=2)
@@ -71,12 +71,12 @@ def _looks(count: int) -> int:
 
 
 def test_a_plan_looks_at_each_object_as_often_whatever_their_number() -> None:
-    """Ten times the Topics and ConsumerGroups are ten times the work, and not a hundred times."""
+    """Law: the work of a plan grows in proportion to its objects: ten times as many cost ten times as much."""
     assert _looks(40) <= 10 * _looks(4)
 
 
 def test_a_changed_topic_is_the_only_one_of_which_a_plan_says_something() -> None:
-    """What stays as it is costs no step and no report."""
+    """Law: a plan has steps and reports only for the changed topic."""
     names = [f"topic-{number}" for number in range(20)]
     world = World()
     world.settle(desired(*map(topic, names)))

@@ -32,7 +32,7 @@ def _refused(before: Desired, after: Desired) -> list[tuple[str, str]]:
 def test_a_name_that_brokers_keep_for_themselves_is_refused_before_anything_is_sent(
     name: str,
 ) -> None:
-    """Law: brokers refuse to make such a topic, so no queue list of it is published and nothing waits for it."""
+    """Law: a topic with a name reserved by brokers is refused before anything is sent."""
     wanted = desired()
     named = replace(wanted, topics=(topic("orders", topicName=name), *wanted.topics))
 
@@ -42,7 +42,7 @@ def test_a_name_that_brokers_keep_for_themselves_is_refused_before_anything_is_s
 
 
 def test_a_cluster_whose_new_group_takes_the_name_of_a_topic_is_refused() -> None:
-    """Law: only what stood before refuses no change; the brokers of the new group would keep the name for themselves."""
+    """Law: a change is refused if a new group would have an existing topic's name; what already stood together is not."""
     before = desired(topic("demo-1"))
     after = replace(before, cluster=cluster(groups=2))
     observed = Observed(accepted=before)
@@ -55,7 +55,7 @@ def test_a_cluster_whose_new_group_takes_the_name_of_a_topic_is_refused() -> Non
 
 @pytest.mark.parametrize("name", ["a\x01b", "\n", "a\u2028b"])
 def test_a_group_whose_keys_no_message_can_carry_is_refused(name: str) -> None:
-    """Brokers refuse it without end: a property is text, with control characters around it."""
+    """Law: a group whose key property could not be in a message (control characters) is refused."""
     bad = group("billing", concurrency="Key", laneKeyProperty=name)
     good = group("audit", concurrency="Key", laneKeyProperty="Order id, größer")
 
@@ -68,7 +68,7 @@ def test_a_group_whose_keys_no_message_can_carry_is_refused(name: str) -> None:
     "retry", [{"pause": "6m"}, {"pause": "2s", "pauseMax": "1s"}, {"pauseMax": "25h"}]
 )
 def test_a_group_whose_pauses_brokers_refuse_is_refused(retry: dict[str, str]) -> None:
-    """The first pause is no longer than the longest, and nobody waits for longer than a day."""
+    """Law: retry pauses that brokers would refuse are refused: first at most longest, and at most a day."""
     bad, good = (
         group("billing", retry=retry),
         group("audit", retry={"pause": "1s", "pauseMax": "1s"}),
@@ -95,7 +95,7 @@ def test_a_group_whose_pauses_brokers_refuse_is_refused(retry: dict[str, str]) -
 def test_a_cluster_does_not_shrink_or_move(
     before: dict[str, Any], after: dict[str, Any], field: str
 ) -> None:
-    """Groups, name servers and disks only grow; addresses are part of stored messages."""
+    """Law: groups, name servers and disks only grow, and addresses, which stored messages contain, do not change."""
     assert _refused(desired(**before), desired(**after)) == [("demo", field)]
 
 
@@ -112,7 +112,7 @@ def test_a_cluster_does_not_shrink_or_move(
     ],
 )
 def test_what_is_safe_is_allowed(before: dict[str, Any], after: dict[str, Any]) -> None:
-    """Expansion, other replica counts and settings."""
+    """Law: expansion, other replica counts and settings are allowed."""
     assert _refused(desired(**before), desired(**after)) == []
 
 
@@ -131,7 +131,7 @@ def test_what_is_safe_is_allowed(before: dict[str, Any], after: dict[str, Any]) 
 def test_processes_that_could_not_call_each_other_never_run_together(
     running: set[str], wanted: str, refused: bool
 ) -> None:
-    """Also when the step before has not reached all of them yet; what does not run is started as it is wanted."""
+    """Law: a change is refused if running processes could not call each other, also while the previous step still rolls out."""
     after = desired(tls={"mode": wanted, "certificateFile": "/a", "keyFile": "/b"})
     seen = Observed(accepted=desired(), tls_modes=frozenset(running))
 
@@ -143,7 +143,7 @@ def test_processes_that_could_not_call_each_other_never_run_together(
 
 @pytest.mark.parametrize("queues", [7, 9, 16])
 def test_the_queue_count_of_an_ordered_topic_is_fixed(queues: int) -> None:
-    """More or fewer: the same key would go to another queue."""
+    """Law: the queue count of an ordered topic is fixed; otherwise a key would change its queue."""
     (refusal,) = refusals(desired(topic(queues=queues)), Observed(accepted=desired(topic())))
 
     assert (refusal.kind, refusal.name, refusal.field) == ("Topic", "orders", "spec.queues")
@@ -166,7 +166,7 @@ def test_the_queue_count_of_an_ordered_topic_is_fixed(queues: int) -> None:
 def test_a_normal_topic_only_grows(
     before: dict[str, Any], after: dict[str, Any], fields: list[str]
 ) -> None:
-    """Name and type are for ever; queues are added when the policy says so."""
+    """Law: a Normal topic keeps name and type, and only grows, if its policy allows."""
     found = _refused(
         desired(topic(**{"type": "Normal", **before})),
         desired(topic(**{"type": "Normal", **after})),
@@ -176,7 +176,7 @@ def test_a_normal_topic_only_grows(
 
 
 def test_a_consumer_group_keeps_its_name_and_ordering() -> None:
-    """Offsets belong to the name; an ordered group that becomes concurrent would lose its order."""
+    """Law: a consumer group keeps its name, which offsets belong to, and its ordering."""
     after = desired(group(groupName="other", ordering="Concurrent"))
 
     assert _refused(desired(group()), after) == [
@@ -186,7 +186,7 @@ def test_a_consumer_group_keeps_its_name_and_ordering() -> None:
 
 
 def test_the_data_of_one_cluster_is_not_given_to_another() -> None:
-    """Compared before anything else."""
+    """Law: the data of one cluster is never given to another; that is checked first."""
     assert _refused(desired(), Desired(cluster("other"))) == [("other", "metadata.name")]
 
 
@@ -215,7 +215,7 @@ def _world_with(config: TopicConfig, order_config: dict[str, str]) -> Observed:
 def test_a_topic_that_exists_as_something_else_is_a_conflict(
     config: TopicConfig, order_config: dict[str, str], spec: dict[str, Any], fields: list[str]
 ) -> None:
-    """A client may have created the topic before its manifest came; what it holds is not reshaped."""
+    """Law: a topic that exists in another form, perhaps made by a client, is a conflict and is not changed."""
     found = refusals(desired(topic(**spec)), _world_with(config, order_config))
 
     assert [item.field for item in found] == fields
@@ -223,7 +223,7 @@ def test_a_topic_that_exists_as_something_else_is_a_conflict(
 
 @pytest.mark.parametrize("kind", ["Ordered", "Normal"])
 def test_queues_are_not_counted_while_a_group_is_silent(kind: str) -> None:
-    """Missing queues may be there: a count of a part would refuse a change that is effective."""
+    """Law: a topic's queues are not compared while a group is silent; the missing ones may be there."""
     wanted = desired(topic(type=kind, queueChangePolicy="Reject"), groups=2)
     config = TopicConfig(4, 6, order=kind == "Ordered")
     answers = ObservedGroup(1, {}, {"orders": config}, {})
@@ -235,7 +235,7 @@ def test_queues_are_not_counted_while_a_group_is_silent(kind: str) -> None:
 
 
 def test_one_refusal_refuses_the_whole_change() -> None:
-    """Whatever else is wanted, nothing is touched."""
+    """Law: one refusal refuses the whole change."""
     world = World()
     world.settle(desired(topic()))
     wanted = desired(topic(queues=9), topic("new"), group(), replicasPerGroup=5)

@@ -46,7 +46,7 @@ _FIVE = {**_THREE, 4: _replica(), 5: _replica()}
 
 
 def test_of_groups_with_one_replica_one_restarts_at_a_time() -> None:
-    """A change of a setting never stops two groups at once; the next one waits until the one before leads again."""
+    """Law: groups with one replica restart one after the other, each when the previous one leads again."""
     wanted = cluster(replicasPerGroup=1, groups=3)
     current = revision(wanted)
 
@@ -63,7 +63,7 @@ def test_of_groups_with_one_replica_one_restarts_at_a_time() -> None:
 
 
 def test_three_replicas_become_five_one_after_the_other() -> None:
-    """Start, let it learn, give it its vote; only then the next one."""
+    """Law: three replicas become five one by one: start, catch up, get a vote; then the next one."""
     world = World()
     world.settle(desired())
 
@@ -81,7 +81,7 @@ def test_three_replicas_become_five_one_after_the_other() -> None:
 
 
 def test_five_replicas_become_three_from_the_upper_end() -> None:
-    """A StatefulSet has no gaps, so the highest goes first; one that leads hands over."""
+    """Law: five replicas become three from the highest number down, since StatefulSets have no gaps; a leader hands over first."""
     world = World()
     world.settle(desired(replicasPerGroup=5))
     world.groups["demo-0"].leader = 5
@@ -99,19 +99,19 @@ def test_five_replicas_become_three_from_the_upper_end() -> None:
 
 
 def test_in_a_group_without_a_leader_only_the_dead_are_replaced() -> None:
-    """The first pods of a group with an image that does not exist would wait for a leader for ever."""
+    """Law: in a group without a leader only dead replicas are replaced; pods with a wrong image would otherwise wait forever."""
     dead = _replica("outside", healthy=False, revision="old", ended=True)
     alive = _replica("outside", healthy=False, revision="old", answers=True)
     fresh = _replica("outside", healthy=False, ended=True)
 
     assert _next({1: alive, 2: dead, 3: dead}, leader=None) == [RestartReplica("demo-0", 2)]
     assert _next({1: alive, 2: fresh, 3: alive}, leader=None) == []
-    # Another one is on its way: one at a time.
+    # Another one is already on its way: one at a time.
     assert _next({1: alive, 2: dead, 3: replace(dead, leaving=True)}, leader=None) == []
 
 
 def test_one_look_without_an_answer_restarts_nobody() -> None:
-    """A healthy replica answers late; with or without a leader in sight the planner waits."""
+    """Law: one look without an answer restarts nothing; a healthy replica may answer late."""
     blind = _replica(healthy=False, revision="old")
     stale = _replica(revision="old", answers=True)
     restarting = _replica(healthy=False)
@@ -122,14 +122,14 @@ def test_one_look_without_an_answer_restarts_nobody() -> None:
 
 
 def test_while_a_replica_is_being_replaced_no_other_one_is_touched() -> None:
-    """Its successor counts for nothing yet, whatever the leader still believes."""
+    """Law: while a replica is being replaced no other one is touched."""
     stale = _replica(revision="old")
 
     assert _next({1: stale, 2: stale, 3: replace(stale, leaving=True)}) == []
 
 
 def test_a_name_server_is_replaced_while_all_others_answer() -> None:
-    """One that several looks found silent goes first; one that one look found silent holds everything back."""
+    """Law: a name server is replaced only while all others answer; one proven silent goes first, one just silent delays all."""
     well, blind = ObservedNameServer({}), ObservedNameServer()
     failing = ObservedNameServer(failing=True)
 
@@ -142,18 +142,18 @@ def test_a_name_server_is_replaced_while_all_others_answer() -> None:
 
 
 def test_nothing_is_restarted_while_another_replica_still_catches_up() -> None:
-    """With one replica down and one behind the group could commit nothing."""
+    """Law: no replica is restarted while another one catches up; the lagging one itself may be."""
     stale = {node: _replica(revision="old") for node in (1, 2, 3)}
 
     assert _next({**stale, 2: _replica(caught_up=False)}) == []
     assert _next({**stale, 2: _replica()}) == [RestartReplica("demo-0", 3)]
-    # One that lags may be restarted itself: the others do without it already.
+    # A lagging replica itself may be restarted: the others already do without it.
     behind = _replica(revision="old", caught_up=False)
     assert _next({**stale, 2: behind}) == [RestartReplica("demo-0", 2)]
 
 
 def test_new_settings_restart_followers_first_and_the_leader_after_a_handover() -> None:
-    """One at a time, and never a replica that leads."""
+    """Law: new settings restart followers one at a time, then the leader after a hand-over."""
     world = World()
     world.settle(desired())
     world.groups["demo-0"].leader = 2
@@ -170,7 +170,7 @@ def test_new_settings_restart_followers_first_and_the_leader_after_a_handover() 
 
 
 def test_a_single_replica_is_restarted_where_it_stands() -> None:
-    """There is nobody to hand over to."""
+    """Law: a single replica is restarted without a hand-over."""
     stale = {1: _replica(revision="old")}
 
     assert _next(stale, wanted=1) == [RestartReplica("demo-0", 1)]
@@ -189,19 +189,19 @@ def test_a_single_replica_is_restarted_where_it_stands() -> None:
 def test_nothing_is_touched_while_another_replica_is_not_well(
     replicas: Mapping[int, ObservedReplica], wanted: int
 ) -> None:
-    """A voter that is down, a newcomer that does not answer, a learner that lags: wait."""
+    """Law: nothing is restarted while another replica is not well (voter down, newcomer silent, learner behind)."""
     assert _next(replicas, wanted=wanted) == []
 
 
 def test_a_dead_replica_that_is_too_many_may_go() -> None:
-    """Taking it out brings the group nearer to its majority, not farther."""
+    """Law: a dead surplus replica may be removed, because that makes the majority safer."""
     assert _next({**_FIVE, 5: _replica(healthy=False)}) == [RemoveReplica("demo-0", 5)]
     lost = {2: _replica(healthy=False), 5: _replica(healthy=False, failing=True)}
     assert _next({**_FIVE, **lost}) == [RemoveReplica("demo-0", 5)]
 
 
 def test_a_replica_that_is_down_anyway_is_restarted_with_new_settings_first() -> None:
-    """The wrong settings may be the reason that it is down."""
+    """Law: a dead replica with old settings is restarted first with the new ones, which may be the cure."""
     replicas = {
         1: _replica(revision="old"),
         2: _replica(revision="old"),
@@ -215,7 +215,7 @@ def test_a_replica_that_is_down_anyway_is_restarted_with_new_settings_first() ->
 def test_a_replica_that_fails_with_previous_settings_gets_the_new_ones_while_its_group_grows(
     member: Member,
 ) -> None:
-    """The previous settings may be why; the growth would wait for it for ever."""
+    """Law: a failing replica with old settings gets the new ones even while its group grows; growth would wait for it."""
     lost = _replica(member, healthy=False, failing=True, caught_up=False, revision="old")
     old = _replica(revision="old")
     restart = [RestartReplica("demo-0", 3)]
@@ -227,7 +227,7 @@ def test_a_replica_that_fails_with_previous_settings_gets_the_new_ones_while_its
 
 
 def test_a_voter_that_fails_with_previous_settings_is_restarted_before_another_one_goes() -> None:
-    """Without it the group may lose nobody; one that is too many itself goes."""
+    """Law: a failing voter with old settings is restarted before another replica is removed; a surplus one is removed."""
     lost = _replica(healthy=False, failing=True, caught_up=False, revision="old")
 
     assert _next({**_FIVE, 2: lost}, wanted=3) == [RestartReplica("demo-0", 2)]
@@ -235,7 +235,7 @@ def test_a_voter_that_fails_with_previous_settings_is_restarted_before_another_o
 
 
 def test_missing_processes_are_started_all_at_once_as_what_they_were() -> None:
-    """After a restart of the machine nobody leads, and a majority is needed for one who does."""
+    """Law: all missing processes are started at once in their former roles; after a machine's restart a majority is needed."""
     replicas = {
         1: ObservedReplica(running=False),
         2: _replica(),
@@ -249,12 +249,12 @@ def test_missing_processes_are_started_all_at_once_as_what_they_were() -> None:
 
 
 def test_without_a_leader_the_membership_is_left_alone() -> None:
-    """The leader alone knows who is a member."""
+    """Law: without a leader the membership is not changed, because only the leader knows it."""
     assert _next(_FIVE, leader=None) == []
 
 
 def test_leadership_goes_only_to_a_voter_that_could_lead_immediately() -> None:
-    """A lagging or silent target would leave the group without a leader."""
+    """Law: leadership goes only to a voter that answers and has caught up."""
     replicas = {
         1: _replica(caught_up=False),
         2: _replica("learner"),
@@ -266,7 +266,7 @@ def test_leadership_goes_only_to_a_voter_that_could_lead_immediately() -> None:
 
 
 def test_what_is_wrong_with_a_group_is_said_in_words() -> None:
-    """The first thing that is missing; nothing when all is well."""
+    """Law: the message names the first thing that a group lacks, or nothing."""
     wanted = cluster()
 
     problems = [

@@ -29,7 +29,7 @@ def _load_replica(tmp_path: Path, **spec: Any) -> broker_settings.BrokerSettings
 
 
 def test_the_broker_reads_the_file_that_is_written_for_it(tmp_path: Path) -> None:
-    """Addresses, identity and members arrive as they were meant."""
+    """Law: the broker reads the written file with the intended addresses, identity and members."""
     address = broker_settings.Address
 
     found = _load_replica(tmp_path, groups=2)
@@ -46,7 +46,7 @@ def test_the_broker_reads_the_file_that_is_written_for_it(tmp_path: Path) -> Non
 
 
 def test_every_option_is_a_setting_of_the_broker() -> None:
-    """The broker ignores what it does not know, so a misspelt key would silently do nothing."""
+    """Law: each option is a setting of the broker, which would silently ignore a misspelt one."""
     options = broker_options(cluster())
 
     assert options.keys() <= set(broker_settings.BrokerSettings.__struct_fields__)
@@ -60,7 +60,7 @@ def test_every_option_is_a_setting_of_the_broker() -> None:
 
 
 def test_defaults_of_the_manifest_are_the_defaults_of_the_broker(tmp_path: Path) -> None:
-    """One default, written in two places because the packages must not import each other."""
+    """Law: defaults of manifest and broker are the same, although they are written twice (the packages cannot share code)."""
     found = _load_replica(tmp_path)
 
     assert found.raft == broker_settings.RaftSettings()
@@ -113,7 +113,7 @@ def test_defaults_of_the_manifest_are_the_defaults_of_the_broker(tmp_path: Path)
 def test_each_field_reaches_its_setting(
     tmp_path: Path, spec: dict[str, Any], part: str, field: str, value: object
 ) -> None:
-    """And every one that is not live changes the revision, so that replicas are restarted for it."""
+    """Law: each field reaches its setting, and each one that is not live changes the revision, so replicas restart."""
     ((name, said),) = spec.items()
     path = f"{name}.{next(iter(said))}" if isinstance(said, dict) else name
 
@@ -122,7 +122,7 @@ def test_each_field_reaches_its_setting(
 
 
 def _ends(kind: Any) -> list[Any]:
-    """Return the least and the greatest value of a field, and many in between, as far as its type says them."""
+    """Return a field's smallest, largest and many other values, as far as its type tells them."""
     if kind in (Duration, Duration | None):
         return ["1ms", "2ms", "1s", "60s", "1h", "999999999h999999999h"]
     if kind in (Quantity, Quantity | None):
@@ -132,7 +132,7 @@ def _ends(kind: Any) -> list[Any]:
 
 @pytest.mark.parametrize("name", Config.model_fields)
 def test_a_broker_starts_with_whatever_a_cluster_may_say(tmp_path: Path, name: str) -> None:
-    """Law: what a manifest may say never ends a broker at its start; otherwise a change would end one after the other."""
+    """Law: a broker starts with every value that a manifest may have."""
     field = Config.model_fields[name]
     taken = []
     for value in _ends(field.annotation):
@@ -152,7 +152,7 @@ def test_a_broker_starts_with_whatever_a_cluster_may_say(tmp_path: Path, name: s
 def test_the_shortest_election_timeout_is_one_for_the_broker(
     tmp_path: Path, heartbeat: str, election: str
 ) -> None:
-    """Law: the sentence of the manifest and that of the broker are one."""
+    """Law: manifest and broker have the same shortest election timeout."""
     found = _load_replica(
         tmp_path, config={"raftHeartbeat": heartbeat, "raftElectionTimeout": election}
     )
@@ -164,14 +164,14 @@ def test_the_shortest_election_timeout_is_one_for_the_broker(
 
 
 def test_what_needs_no_restart_keeps_the_revision() -> None:
-    """More replicas or groups are no reason to restart those that run."""
+    """Law: more replicas or groups do not change the revision, so running ones are not restarted."""
     wanted = cluster(groups=2, replicasPerGroup=5)
 
     assert revision(wanted) == revision(cluster())
 
 
 def test_the_name_server_reads_the_file_that_is_written_for_it(tmp_path: Path) -> None:
-    """The second name server listens one port higher and keeps its own file."""
+    """Law: the name server reads the written file; the second one listens one port higher and has its own file."""
     directory = DataDirectory(tmp_path)
     directory.create()
     program = name_server_program(cluster(), 1, directory)
@@ -189,7 +189,7 @@ def test_the_name_server_reads_the_file_that_is_written_for_it(tmp_path: Path) -
 
 
 def test_quotas_of_addresses_are_written_where_they_are_wanted() -> None:
-    """Brokers of an earlier version do not know the setting; without it no replica restarts."""
+    """Law: quotas per address are written only if wanted; older brokers do not know them, and no replica restarts."""
     wanted = cluster(address_quotas={"requestsPerSecond": 500, "bytesPerSecond": "10Mi"})
 
     assert "address_quotas" not in broker_options(cluster())

@@ -1,4 +1,4 @@
-"""Volumes grow before they are full: one step at a time, all of a group alike, never above the limit, never back."""
+"""Volumes grow before they are full: in steps, all of a group alike, never above the limit, never back."""
 
 import pytest
 from hypothesis import given
@@ -20,12 +20,12 @@ def volume(size: int, used: float | None, capacity: int | None = None) -> Volume
     [
         ([volume(20, 0.5)] * 3, 20),
         ([volume(20, 0.5), volume(20, 0.8), volume(20, None)], 30),
-        # One of them has not grown yet, or not been asked to.
+        # One of them has not grown yet, or was not asked to.
         ([volume(30, 0.9), volume(30, 0.9, capacity=20)], 30),
         ([volume(30, 0.9), volume(20, 0.9)], 30),
         ([volume(45, 0.9)] * 3, 50),
         ([volume(50, 0.99)] * 3, 50),
-        # A person made them greater than the limit.
+        # A person made them larger than the limit.
         ([volume(70, 0.99)] * 3, 70),
         ([], 20),
     ],
@@ -33,17 +33,17 @@ def volume(size: int, used: float | None, capacity: int | None = None) -> Volume
 def test_a_group_grows_by_one_step_when_one_of_its_disks_fills(
     volumes: list[Volume], wanted: int
 ) -> None:
-    """And not again before every volume has what it asked for."""
+    """Law: a group's volumes grow by one step when one disk fills, and again only when each has its size."""
     assert wanted_size(20 * GI, GROWTH, volumes) == wanted * GI
 
 
 def test_without_the_wish_only_the_manifest_counts() -> None:
-    """However full the disks are."""
+    """Law: without automatic growth only the manifest's size counts, however full the disks are."""
     assert wanted_size(20 * GI, None, [volume(30, 0.99)]) == 20 * GI
 
 
 def test_a_group_at_its_limit_says_so_only_while_it_is_full() -> None:
-    """A person has to decide then."""
+    """Law: a group at its limit says so only while it is full."""
     assert is_exhausted(20 * GI, GROWTH, [volume(50, 0.9)])
     assert not is_exhausted(20 * GI, GROWTH, [volume(50, 0.7)])
     assert not is_exhausted(20 * GI, GROWTH, [volume(30, 0.9)])
@@ -64,7 +64,7 @@ volumes_of_any_kind = st.lists(
 def test_nothing_shrinks_and_nothing_passes_the_limit_by_itself(
     size: int, volumes: list[Volume]
 ) -> None:
-    """Whatever sizes are found: a second look that found them granted wants no less."""
+    """Law: no size shrinks or passes the limit by itself, and a second look at granted sizes wants no more."""
     wanted = wanted_size(size, GROWTH, volumes)
     asked = max([size, *(each.requested for each in volumes)])
 
@@ -75,7 +75,7 @@ def test_nothing_shrinks_and_nothing_passes_the_limit_by_itself(
 
 
 def test_sizes_are_written_with_the_greatest_unit_that_fits() -> None:
-    """As people would write them."""
+    """Law: a size is written with the largest unit that fits."""
     assert [size_text(each) for each in (30 * GI, 2048 * GI, 1536 * 2**20, 1000)] == [
         "30Gi",
         "2Ti",

@@ -1,4 +1,4 @@
-"""The life of a Backup as rules over what is seen."""
+"""The life of a Backup as rules over observations."""
 
 from dataclasses import replace
 
@@ -24,7 +24,7 @@ DONE = JobFacts("Complete", report=REPORT)
 
 
 def test_a_job_is_made_once_when_it_is_its_turn() -> None:
-    """Law: only a Backup that nothing holds back makes a Job, and only one."""
+    """Law: a Backup makes one Job, once nothing delays it."""
     blocked = [
         replace(NEW, cluster_found=False),
         replace(NEW, ahead="older"),
@@ -46,12 +46,12 @@ def test_a_job_is_made_once_when_it_is_its_turn() -> None:
 @pytest.mark.parametrize("phase", ["Complete", "Failed"])
 @pytest.mark.parametrize("job", [JobFacts(), RUNNING, DONE, JobFacts("Failed")])
 def test_what_has_ended_is_never_run_again(phase: str, job: JobFacts) -> None:
-    """Law: whatever becomes of its Job."""
+    """Law: a Backup that has ended is never run again, whatever happens to its Job."""
     assert next_step(replace(NEW, phase=phase, job=job)) is None
 
 
 def test_a_job_that_ends_ends_the_backup() -> None:
-    """Law: it is complete when its pod says what is stored, and failed otherwise, with the pod's own words."""
+    """Law: a Backup is complete if its pod reports what is stored, and failed otherwise, with the pod's own words."""
     ends = [DONE, JobFacts("Failed", 4, error="no room"), JobFacts("Complete")]
     found = [next_step(replace(NEW, phase="Running", job=job)) for job in ends]
 
@@ -64,7 +64,7 @@ def test_a_job_that_ends_ends_the_backup() -> None:
 
 
 def test_what_is_stored_goes_before_its_backup() -> None:
-    """Law: what is being made is waited for, what is stored is deleted first, what fails is tried again."""
+    """Law: a deleted Backup waits for its running Job, then its data is deleted, with retries, before it goes."""
     failed = JobFacts("Failed", error="the store refuses")
     gone = JobFacts()
 
@@ -72,7 +72,7 @@ def test_what_is_stored_goes_before_its_backup() -> None:
     assert next_removal(ID, gone, JobFacts("Complete")) == Removal(release=True)
     assert not next_removal(None, RUNNING, gone).release
     assert not next_removal(None, RUNNING, gone).start
-    # Its status may not say yet what its Job has stored.
+    # Its status may not yet have what its Job has stored.
     assert next_removal(None, DONE, gone).start
     assert next_removal(ID, gone, gone).start
     assert next_removal(ID, gone, failed).retry

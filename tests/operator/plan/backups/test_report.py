@@ -1,4 +1,4 @@
-"""The operator reads the reports of pods as hostile input."""
+"""The operator reads reports of pods as hostile input."""
 
 import json
 from typing import Any
@@ -34,7 +34,7 @@ def test_a_report_is_read_and_an_error_is() -> None:
     "group", ["broker_a", "Broker-A", "orders.eu", "broker-", "größe", "g" * 255]
 )
 def test_a_backup_of_groups_that_a_person_named_is_read(group: str) -> None:
-    """Law: every printable name that a broker group may have elsewhere can be restored here."""
+    """Law: a report may have any printable group name, because a backup of another cluster can be restored here."""
     end = group.rpartition("-")[2]
 
     found = read_report(json.dumps({**GOOD, "groups": [[end, 7, 1, 3]]}))
@@ -62,7 +62,7 @@ def test_a_backup_of_groups_that_a_person_named_is_read(group: str) -> None:
     ids=str,
 )
 def test_anything_else_says_nothing(change: dict[str, Any]) -> None:
-    """Law: a field too many, out of its range or of another form makes all of it unreadable."""
+    """Law: one unknown field, value out of range or wrong type makes the whole report unreadable."""
     assert read_report(json.dumps({**GOOD, **change})) is None
 
 

@@ -16,7 +16,7 @@ def made(days: int, phase: str | None = "Complete") -> MadeBackup:
 
 
 def test_the_newest_and_the_young_stay() -> None:
-    """Law: a complete Backup goes when neither field keeps it."""
+    """Law: a complete Backup is removed only if neither keepLast nor keepDays keeps it."""
     backups = [made(days) for days in range(10)]
 
     assert surplus(backups, Retention(keep_last=7), NOW) == ["b9", "b8", "b7"]
@@ -38,7 +38,7 @@ def test_the_newest_and_the_young_stay() -> None:
 def test_no_retention_takes_the_last_good_one(
     found: list[tuple[int, str | None]], keep_last: int, keep_days: int | None
 ) -> None:
-    """Law: what has not ended stays, enough complete ones stay, newer ones before older ones, few failures stay."""
+    """Law: retention keeps enough complete Backups, newest first; it removes no running ones and keeps only a few failed ones."""
     backups = [made(days, phase) for days, phase in found]
     gone = set(surplus(backups, Retention(keep_last=keep_last, keep_days=keep_days), NOW))
     stays = [each for each in backups if each.name not in gone]

@@ -1,1 +1,1 @@
-"""Forecasts against a world that knows nothing of them."""
+"""Forecasts, compared with what then happens in a small world that does not know them."""

@@ -1,4 +1,4 @@
-"""A check that a forecast said what may become different; the tests of forecasts share it."""
+"""Checks that a forecast named each change; the tests of forecasts share it."""
 
 from typing import TypeAlias
 
@@ -10,7 +10,7 @@ Fact: TypeAlias = tuple[str, str, str]
 
 
 def allows(said: Forecast, wanted: Desired, fact: Fact) -> bool:
-    """Return whether the forecast's effects say that *fact* may become different."""
+    """Return whether the forecast's effects allow *fact* to change."""
     kind, what, where = fact
     match kind:
         case "server":

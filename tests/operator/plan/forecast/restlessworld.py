@@ -1,8 +1,8 @@
 """
-A world in which a change takes its time: lists per name server, accounts, topics that expand, and trouble.
+A world in which a change takes time: lists per name server, accounts, expanding topics, and trouble.
 
-Brokers that expand are those of `expandingworld`. `happened` holds what became different, found by comparing pictures of
-the world before and after each action: it knows nothing of what the action was meant to do.
+Brokers that expand are those of `expandingworld`. `happened` has each difference, found by comparing the world before and
+after each action; it does not know what the action was meant to do.
 """
 
 from dataclasses import dataclass, field, replace
@@ -41,7 +41,7 @@ PASSES_MAX = 900
 
 @dataclass
 class RestlessWorld(World):
-    """Trouble comes only with *random*; without it everything works the first time."""
+    """A small world; trouble comes only with *random*, otherwise everything works the first time."""
 
     random: Random | None = None
     elections: bool = False
@@ -113,7 +113,7 @@ class RestlessWorld(World):
         raise AssertionError(f"no end: {actions}")
 
     def _has_arrived(self, desired: Desired) -> bool:
-        """Return whether somebody who sees everything has nothing to do, and nothing to wait for."""
+        """Return whether an observer who sees everything has nothing to do and nothing to wait for."""
         if any(broker.phase != "open" for broker in self.brokers.values()):
             return False
         if any(not r.healthy for group in self.groups.values() for r in group.replicas.values()):
@@ -212,7 +212,7 @@ class RestlessWorld(World):
                 group.leader = self.random.choice(fit)
 
     def _picture(self) -> dict[Fact, object]:
-        """Return everything that may become different, by its name."""
+        """Return everything that may change, by name."""
         found: dict[Fact, object] = {("server", str(index), ""): True for index in self.lists}
         for name, group in self.groups.items():
             if group.leader is not None:

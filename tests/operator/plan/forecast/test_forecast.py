@@ -1,4 +1,4 @@
-"""The forecast against a world that knows nothing of it: what happens was said, and what was said happens."""
+"""Forecasts and a world that does not know them: all that happens was forecast, and all that was forecast happens."""
 
 from dataclasses import fields, replace
 from random import Random
@@ -25,7 +25,7 @@ from tests.operator.plan.forecast.foretold import allows
 from tests.operator.plan.forecast.restlessworld import RestlessWorld
 from tests.operator.plan.test_expansion import LaterConfig
 
-CHANGES = 200  # the issue's number of random changes, of each law
+CHANGES = 200  # The number of random changes that the issue asks for, per law.
 
 
 def _user(name: str, **spec: Any) -> User:
@@ -44,7 +44,7 @@ Manifests = tuple[list[Topic], list[ConsumerGroup], list[User], dict[str, Any]]
 
 
 def _first(chance: Random) -> Manifests:
-    """Return any manifests."""
+    """Return random manifests."""
     topics = [
         _topic(
             name, chance.choice(_KINDS), chance.randint(1, 6), "ReadWrite", chance.random() < 0.5
@@ -131,7 +131,7 @@ def _wanted(manifests: Manifests, before: Desired | None = None) -> Desired:
 
 
 def confirmed(before: Desired, wanted: Desired) -> Desired:
-    """Return what is wanted with the confirmation of all that is dangerous."""
+    """Return the wanted manifests with a confirmation of each dangerous edit."""
     tokens = [act.token for act in dangerous(before.cluster, wanted.cluster)]
     meta = wanted.cluster.metadata.model_copy(
         update={"annotations": {ANNOTATION_CONFIRM: ",".join(tokens)}}
@@ -140,7 +140,7 @@ def confirmed(before: Desired, wanted: Desired) -> Desired:
 
 
 def _world(manifests: Manifests, chance: Random) -> tuple[RestlessWorld, Desired]:
-    """Return a world in which *manifests* is effective, with leaders by chance."""
+    """Return a world that already has *manifests*, with random leaders."""
     before = _wanted(manifests)
     world = RestlessWorld(secrets=dict.fromkeys("uv", "fingerprint"))
     world.settle(before)
@@ -153,7 +153,7 @@ def _world(manifests: Manifests, chance: Random) -> tuple[RestlessWorld, Desired
 
 
 def _change(seed: int) -> tuple[RestlessWorld, Desired, Forecast]:
-    """Return a world, a change of it, and the forecast of the change."""
+    """Return a world, a change of it, and the change's forecast."""
     chance = Random(seed)
     was = _first(chance)
     world, before = _world(was, chance)
@@ -162,13 +162,13 @@ def _change(seed: int) -> tuple[RestlessWorld, Desired, Forecast]:
 
 
 def _of_anybody(step: Action) -> Action:
-    """Return a step without who reads the topic, which brokers report only while they are asked about its expansion."""
+    """Return a step without the topic's readers, which brokers report only during an expansion."""
     return replace(step, readers=()) if isinstance(step, SwitchTopic) else step
 
 
 @pytest.mark.parametrize("seed", range(CHANGES))
 def test_what_is_forecast_happens_and_nothing_else(seed: int) -> None:
-    """In a world without trouble: the same steps, the same restarts in the same order, and nothing unsaid."""
+    """Law: without trouble a change does exactly the forecast steps and restarts, in that order, and nothing unsaid."""
     world, wanted, said = _change(seed)
 
     if said.refusals:
@@ -187,7 +187,7 @@ def test_what_is_forecast_happens_and_nothing_else(seed: int) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(CHANGES))
 def test_trouble_adds_nothing_that_was_not_forecast(seed: int) -> None:
-    """Silence, crashes in the midst of a plan, slow replicas and elections: the change takes longer and does the same."""
+    """Law: silence, crashes, slow replicas and elections make a change slower, but add nothing to the forecast."""
     world, wanted, said = _change(seed)
     if said.refusals:
         return
@@ -198,7 +198,7 @@ def test_trouble_adds_nothing_that_was_not_forecast(seed: int) -> None:
     unsaid = {fact for fact in world.happened if not allows(said, wanted, fact)}
     moved = {name for kind, name, _ in unsaid if kind == "lead"}
     assert all(kind == "lead" for kind, _, _ in unsaid), said
-    # A leader that an election chose meanwhile may be in the way of a restart or of a removal.
+    # A leader from an election in between may delay a restart or a removal.
     touched = {
         each.partition("/")[0] for each in (*said.targets("Restarts"), *said.targets("Removes"))
     }
@@ -207,7 +207,7 @@ def test_trouble_adds_nothing_that_was_not_forecast(seed: int) -> None:
 
 
 def test_most_random_changes_are_allowed_and_change_something() -> None:
-    """Otherwise the two rules above would say little."""
+    """Law: most random changes are allowed and change something; otherwise the two laws above would prove little."""
     found = [_change(seed)[2] for seed in range(CHANGES)]
 
     kinds = {effect.kind for said in found for effect in said.effects}
@@ -240,7 +240,7 @@ def _after(was: Desired, wanted: Desired, **leaders: int) -> Forecast:
 
 
 def test_a_changed_setting_restarts_followers_and_then_the_leader() -> None:
-    """The order, and where the leadership goes, are said before anything is touched."""
+    """Law: the forecast names the order of restarts, followers first, and where the leadership goes."""
     said = _after(desired(), desired(lock={"leaseSeconds": 90}), demo_0=2)
 
     assert _texts(said, "Cluster", "demo") == [
@@ -251,7 +251,7 @@ def test_a_changed_setting_restarts_followers_and_then_the_leader() -> None:
 
 
 def test_a_pause_of_sends_has_a_length() -> None:
-    """Law: that of the settings with which replicas run, not of those that they get; seconds for a process that starts."""
+    """Law: the forecast pause of sends is computed from the settings with which replicas run now; a starting process takes seconds."""
     slow = {"raftElectionTimeout": "2s"}
     moved = _after(desired(), desired(config=slow), demo_0=2)
     alone = _after(desired(replicasPerGroup=1), desired(replicasPerGroup=1, config=slow))
@@ -266,7 +266,7 @@ def test_a_pause_of_sends_has_a_length() -> None:
     ("field", "found"), [("queues", 4), ("permission", 4), ("order", False), ("compacted", True)]
 )
 def test_no_changed_field_of_a_topic_goes_unsaid(field: str, found: Any) -> None:
-    """Law: a step that changes a topic has a sentence for each field that it changes, also for one that comes later."""
+    """Law: each changed field of a topic has a sentence in the forecast, even if its step comes later."""
     wanted = LaterConfig(8, 6, order=True)
     before = {"demo-0": replace(wanted, **{field: found}), "demo-1": wanted}
     groups = {name: ObservedGroup(1, {}, {"orders": config}) for name, config in before.items()}
@@ -279,7 +279,7 @@ def test_no_changed_field_of_a_topic_goes_unsaid(field: str, found: Any) -> None
 
 
 def test_a_changed_consumer_group_is_described_by_the_fields_of_its_manifest() -> None:
-    """In the manifest's words, and each field once."""
+    """Law: a changed consumer group is described once per field, in the manifest's words."""
     was = desired(topic(), group("billing"))
     changed = group(
         "billing", onDeadLetter="HoldKey", consumeTimeout="5m", retry={"maxTimes": 5, "pause": "2s"}
@@ -294,7 +294,7 @@ def test_a_changed_consumer_group_is_described_by_the_fields_of_its_manifest() -
 
 
 def test_the_only_replica_of_a_group_pauses_it() -> None:
-    """And one group after the other."""
+    """Law: the restart of a group's only replica pauses that group; groups follow one after the other."""
     one = {"replicasPerGroup": 1, "groups": 2}
 
     said = _after(desired(**one), desired(**one, lock={"leaseSeconds": 90}))
@@ -304,7 +304,7 @@ def test_the_only_replica_of_a_group_pauses_it() -> None:
 
 
 def test_the_growth_of_an_ordered_topic_says_how_long_writes_pause_and_that_keys_move() -> None:
-    """The bounds are those of the manifest."""
+    """Law: an ordered topic's growth says how long writes may pause (by the manifest's limits) and that keys move."""
     grown = topic(queues=12, queueChangePolicy="DrainAndSwitch", drainTimeout="20s")
 
     said = _after(desired(topic()), desired(grown))
@@ -316,7 +316,7 @@ def test_the_growth_of_an_ordered_topic_says_how_long_writes_pause_and_that_keys
 
 
 def test_a_refused_change_does_nothing() -> None:
-    """One refusal refuses all of it, with what to do instead."""
+    """Law: a refused change does nothing, and each refusal says what to do instead."""
     said = _after(desired(topic()), desired(topic(queues=9), groups=2))
 
     assert not said.steps
@@ -328,7 +328,7 @@ def test_a_refused_change_does_nothing() -> None:
 
 
 def test_a_live_setting_is_reported_although_nothing_is_done_for_it() -> None:
-    """Also one that was not said before."""
+    """Law: a changed live setting is reported although no step is needed, even if it was unset before."""
     was = desired(config={"maxMessageSize": "1Mi"})
 
     live = _after(was, desired(config={"maxMessageSize": "2Mi"}))
@@ -344,14 +344,14 @@ def test_a_live_setting_is_reported_although_nothing_is_done_for_it() -> None:
 
 
 def test_a_refused_cluster_is_reported_once() -> None:
-    """Its refusal leaves nothing over that could be planned without it."""
+    """Law: the refusal of a Cluster is reported once, and nothing else is planned."""
     said = _after(desired(groups=2), desired(groups=1))
 
     assert [refusal.field for refusal in said.refusals] == ["spec.groups"]
 
 
 def test_a_deleted_topic_takes_its_messages_along() -> None:
-    """Said under its own name, although no manifest has it any more."""
+    """Law: a deleted topic is named with the loss of its messages, although no manifest has it any more."""
     gone = replace(desired(), deleted_topics=frozenset({"orders"}))
 
     said = _after(desired(topic()), gone)
@@ -362,7 +362,7 @@ def test_a_deleted_topic_takes_its_messages_along() -> None:
 
 
 def test_what_does_not_answer_is_not_guessed() -> None:
-    """A forecast about a silent raft group would promise a second creation of what is there."""
+    """Law: a forecast says nothing about a silent raft group; it would promise to create what exists."""
     world = RestlessWorld()
     world.settle(desired(topic(), groups=2))
     world.groups["demo-1"].leader = None
@@ -377,7 +377,7 @@ def test_what_does_not_answer_is_not_guessed() -> None:
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_from_nothing_everything_is_created(count: int) -> None:
-    """A first creation is a change like any other."""
+    """Law: a first creation is forecast like any other change."""
     said = forecast(desired(topic(), group(), replicasPerGroup=count), Observed())
 
     assert _texts(said, "Cluster", "demo") == [
@@ -389,7 +389,7 @@ def test_from_nothing_everything_is_created(count: int) -> None:
 
 
 def test_nothing_to_do_has_no_effects() -> None:
-    """A manifest that is effective changes nothing."""
+    """Law: manifests that are already effective have no effects."""
     said = _after(desired(topic(), group()), desired(topic(), group()))
 
     assert not said.steps

@@ -1,4 +1,4 @@
-"""Queue expansions that have begun, and whose manifest says something else by now."""
+"""Queue expansions that have begun before their manifest was changed again."""
 
 from dataclasses import replace
 from random import Random
@@ -23,7 +23,7 @@ def _begun() -> RestlessWorld:
 
 
 def _after(world: RestlessWorld, wanted: Desired, step: type[Action]) -> None:
-    """Let *wanted* be carried out until an action of the kind *step* has been done."""
+    """Carry *wanted* out until an action of type *step* is done."""
     world.accepted = world.told = wanted
     done = False
     while not done:
@@ -34,7 +34,7 @@ def _after(world: RestlessWorld, wanted: Desired, step: type[Action]) -> None:
 
 
 def test_an_expansion_that_has_begun_somewhere_is_led_on_when_its_policy_forbids_growth() -> None:
-    """Law: raft groups that were not asked before, because the policy is Reject, are asked: none switches without the others."""
+    """Law: an expansion that has begun in one raft group is completed in all, even if the policy is now Reject."""
     world = _begun()
     first = world.brokers["demo-0", "orders"]
     first.perform(FenceTopic("orders", "demo-0", 1, 12, 6, 60_000), world.now_ms)
@@ -50,7 +50,7 @@ def test_an_expansion_that_has_begun_somewhere_is_led_on_when_its_policy_forbids
 def test_attributes_that_a_tool_gave_a_topic_follow_an_expansion_to_further_raft_groups(
     seed: int | None, is_declared: bool
 ) -> None:
-    """Law: a raft group that an expansion brings in begins with what brokers take of them; later each keeps its own."""
+    """Law: a raft group that an expansion adds begins with the topic's attributes set by a tool; later each group has its own."""
     told = (("cleanup.policy", "COMPACTION"), ("duplicate.window", "true"))
     world = RestlessWorld()
     world.settle(desired(topic(), groups=1))
@@ -81,7 +81,7 @@ def test_attributes_that_a_tool_gave_a_topic_follow_an_expansion_to_further_raft
 def test_an_expansion_ends_when_no_topic_asks_for_it_any_more(
     step: type[Action], queues: int
 ) -> None:
-    """Law: the object of the topic goes and its messages stay: a fence is lifted, and what has switched is published."""
+    """Law: if the topic's object is deleted (its messages stay) an expansion ends: fences are lifted, and finished switches are published."""
     world = _begun()
     _after(world, desired(GROWN, groups=2), step)
 

@@ -1,4 +1,4 @@
-"""Manifests may name exactly one place for backups, no secrets, and no way out of a folder."""
+"""Manifests name exactly one place for backups, no secrets, and no path out of a folder."""
 
 from typing import Any
 
@@ -46,7 +46,7 @@ def test_anything_else_is_refused(wrong: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("kind", ["Backup", "ScheduledBackup"])
 def test_one_machine_refuses_what_it_would_not_carry_out(kind: str) -> None:
-    """Law: nobody counts on a backup that nobody makes."""
+    """Law: on one machine Backups in manifests are refused, because nobody would make them."""
     schedule = "schedule: '@daily'\n  " if kind == "ScheduledBackup" else ""
     text = (
         f"{HEAD}kind: Cluster\n---\n{HEAD}kind: {kind}\nspec:\n  {schedule}clusterRef: {{name: demo}}\n"
@@ -57,7 +57,7 @@ def test_one_machine_refuses_what_it_would_not_carry_out(kind: str) -> None:
 
 
 def test_one_machine_refuses_a_beginning_that_it_would_not_make() -> None:
-    """Law: a Cluster that begins with a backup does not begin empty."""
+    """Law: on one machine spec.bootstrap is refused, so a cluster that should begin from a backup never begins empty."""
     text = f"{HEAD}kind: Cluster\nspec:\n  bootstrap: {{fromBackup: {{destination: {{pvc: {{claimName: backups}}}}}}}}\n"
     with pytest.raises(ManifestError, match="up --from-backup"):
         combine(parse(text, "my.yaml"), None)
@@ -65,7 +65,7 @@ def test_one_machine_refuses_a_beginning_that_it_would_not_make() -> None:
 
 @pytest.mark.parametrize("model", [Backup, ScheduledBackup, Cluster])
 def test_defaults_are_valid_and_read_back(model: type[Backup | ScheduledBackup | Cluster]) -> None:
-    """Law: what is written is what is read."""
+    """Law: a manifest with defaults is valid and reads back the same."""
     spec: dict[str, Any] = {"clusterRef": {"name": "demo"}, "destination": BUCKET}
     if model is ScheduledBackup:
         spec["schedule"] = "30 2 * * *"

@@ -1,4 +1,4 @@
-"""RocketMQ's keys in a manifest's `config`: taken with RocketMQ's defaults, or refused with the reason."""
+"""RocketMQ's keys in a manifest's `config`: accepted with RocketMQ's defaults, or refused with the reason."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ OTHERS = [key for key in BROKER_KEYS.values() if key not in TAKEN]
 
 
 def written(key: BrokerKey, text: str) -> Any:
-    """Return a value as somebody writes it who copies it from a broker.conf into YAML."""
+    """Return a value as a person writes it who copies it from broker.conf into YAML."""
     if key.kind is Kind.BOOLEAN:
         return text == "true"
     return int(text) if key.kind is Kind.INTEGER else text
@@ -27,7 +27,7 @@ def written(key: BrokerKey, text: str) -> Any:
 
 @pytest.mark.parametrize("key", TAKEN, ids=lambda key: key.name)
 def test_a_key_is_taken_under_its_name_with_rocketmqs_value(key: BrokerKey) -> None:
-    """RocketMQ's default can be written as it stands there, plain numbers included."""
+    """Law: a supported key accepts RocketMQ's default as RocketMQ writes it, plain numbers included."""
     found = cluster(config={key.name: written(key, key.default)})
 
     assert isinstance(found, Cluster)
@@ -35,7 +35,7 @@ def test_a_key_is_taken_under_its_name_with_rocketmqs_value(key: BrokerKey) -> N
 
 @pytest.mark.parametrize("key", TAKEN, ids=lambda key: key.name)
 def test_the_default_is_rocketmqs_or_said_to_be_ours(key: BrokerKey) -> None:
-    """Writing the documented default changes nothing in the settings of the replicas."""
+    """Law: a key's documented default (RocketMQ's, or our own if marked so) changes nothing in the replicas' settings."""
     said = cluster(config={key.name: written(key, key.ours or key.default)})
 
     assert broker_options(said) == broker_options(cluster())
@@ -43,7 +43,7 @@ def test_the_default_is_rocketmqs_or_said_to_be_ours(key: BrokerKey) -> None:
 
 @pytest.mark.parametrize("key", OTHERS, ids=lambda key: key.name)
 def test_a_key_without_a_meaning_is_refused_with_the_reason(key: BrokerKey) -> None:
-    """The text names the key and says what to do instead, as code 25 does."""
+    """Law: an unsupported key is refused with its name and what to do instead, as by code 25."""
     with pytest.raises(ValidationError) as caught:
         cluster(config={key.name: written(key, key.default)})
 
@@ -53,7 +53,7 @@ def test_a_key_without_a_meaning_is_refused_with_the_reason(key: BrokerKey) -> N
 
 @pytest.mark.parametrize("key", NUMBERS, ids=lambda key: key.name)
 def test_a_number_out_of_range_is_refused(key: BrokerKey) -> None:
-    """One below the range; zero bytes or milliseconds are no value at all."""
+    """Law: a number below its range is refused, and so are zero bytes or milliseconds."""
     with pytest.raises(ValidationError):
         cluster(config={key.name: key.low - 1})
 
@@ -61,7 +61,7 @@ def test_a_number_out_of_range_is_refused(key: BrokerKey) -> None:
 @pytest.mark.parametrize("key", NUMBERS, ids=lambda key: key.name)
 @pytest.mark.parametrize("end", ["low", "high"])
 def test_brokers_start_with_both_ends_of_a_range(key: BrokerKey, end: str, tmp_path: Path) -> None:
-    """Law: what a manifest may say, a broker reads."""
+    """Law: a broker starts with both ends of each range."""
     options = broker_options(cluster(config={key.name: getattr(key, end)}))
     address = {"host": "127.0.0.1", "port": 10_911}
     own = {"group": "demo-0", "node_id": 1, "peers": {"1": address}, "address": address}
@@ -73,7 +73,7 @@ def test_brokers_start_with_both_ends_of_a_range(key: BrokerKey, end: str, tmp_p
 
 @pytest.mark.parametrize("size", ["8193Ki", 8 * 2**20 + 1, "9M", "1Gi"])
 def test_a_message_above_what_brokers_take_is_refused_with_the_range(size: str | int) -> None:
-    """They would not start with it."""
+    """Law: a message size above what brokers accept is refused with the range."""
     with pytest.raises(ValidationError, match=r"maxMessageSize .* is not between 1 and 8Mi"):
         cluster(config={"maxMessageSize": size})
 
@@ -87,12 +87,12 @@ def test_a_message_above_what_brokers_take_is_refused_with_the_range(size: str |
     ],
 )
 def test_one_thing_is_said_in_one_place(config: dict[str, Any], spec: dict[str, Any]) -> None:
-    """RocketMQ's key and our field at the same time: nobody could say which one counts."""
+    """Law: RocketMQ's key and our own field for the same thing cannot be set together."""
     with pytest.raises(ValidationError, match="remove one of them"):
         cluster(config=config, **spec)
 
 
 def test_an_unknown_key_is_still_unknown() -> None:
-    """A typo is no key of RocketMQ."""
+    """Law: a misspelt key is unknown, not taken for a key of RocketMQ."""
     with pytest.raises(ValidationError, match="fileReservedTimes"):
         Config.model_validate({"fileReservedTimes": 3})

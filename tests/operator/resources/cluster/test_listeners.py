@@ -53,14 +53,14 @@ def listener(**changes: Any) -> Listener:
     ],
 )
 def test_what_cannot_be_served_is_refused(changes: dict[str, Any], problem: str) -> None:
-    """Bounded and typed, with a sentence that names the field."""
+    """Law: a listener that cannot be served is refused with a sentence that names the field."""
     with pytest.raises(ValidationError, match=problem):
         listener(**changes)
 
 
 @pytest.mark.parametrize("other", [{"name": "other"}, {"port": 9095}])
 def test_listeners_share_neither_name_nor_port(other: dict[str, Any]) -> None:
-    """Both are those of the pods."""
+    """Law: two listeners have different names and ports, because they share pods."""
     with pytest.raises(ValidationError, match="same name or port"):
         ClusterSpec.model_validate({"listeners": [PUBLIC, PUBLIC | other]})
 
@@ -70,7 +70,7 @@ def test_listeners_share_neither_name_nor_port(other: dict[str, Any]) -> None:
     [(30_002, True), (30_000, True), (29_998, True), (30_003, False), (29_997, False)],
 )
 def test_node_ports_of_two_listeners_are_apart(other: int, overlaps: bool) -> None:
-    """Each takes one for the name servers and one for each group; Kubernetes would refuse the second Service for ever."""
+    """Law: the node ports of two listeners do not overlap; each uses one for name servers and one per group."""
     two = [PUBLIC | {"nodePort": 30_000}, {**PUBLIC, "name": "b", "port": 9095, "nodePort": other}]
     spec = {"groups": 2, "listeners": two}
     if overlaps:
@@ -81,7 +81,7 @@ def test_node_ports_of_two_listeners_are_apart(other: int, overlaps: bool) -> No
 
 
 def test_a_sidecar_keeps_off_the_ports_of_listeners() -> None:
-    """Both are in one pod: the second one to start would not get the port, and the pod would never be ready."""
+    """Law: a sidecar cannot have a listener's port, because both are in one pod."""
     sidecar = {
         "name": "proxy",
         "image": "proxy:1",
@@ -97,7 +97,7 @@ def test_a_sidecar_keeps_off_the_ports_of_listeners() -> None:
 
 
 def test_strict_needs_tls_of_each_listener() -> None:
-    """A plain port beside an encrypted one would break the profile's promise."""
+    """Law: the Strict profile needs TLS on each listener."""
     with pytest.raises(ValidationError, match="tls for each of listeners; public has none"):
         ClusterSpec.model_validate(STRICT | {"listeners": [PUBLIC]})
 
@@ -105,7 +105,7 @@ def test_strict_needs_tls_of_each_listener() -> None:
 
 
 def test_a_host_names_what_its_service_leads_to() -> None:
-    """Balancers need names of their own."""
+    """Law: an advertised host is completed by the name of the group's Service, unless it is an address."""
     made = listener(type="LoadBalancer", advertisedHost="{service}.mq.example.com")
 
     assert made.host_of("shop-0") == "shop-0.mq.example.com"
@@ -114,7 +114,7 @@ def test_a_host_names_what_its_service_leads_to() -> None:
 
 
 def test_what_is_advertised_needs_no_other_pods() -> None:
-    """Law: an address, a balancer or a node port changes without a roll; a port or a key pair does not."""
+    """Law: a changed address, balancer or node port replaces no pod; a changed port or key pair does."""
     same = [
         listener(),
         listener(type="LoadBalancer"),

@@ -1,4 +1,4 @@
-"""Networks that may be let in: the API server takes those that there are, and no others."""
+"""Networks that a Cluster lets in: exactly what the API server accepts."""
 
 import ipaddress
 
@@ -34,13 +34,13 @@ _NETWORKS = [
     "fe80::/64/64",
     "10.0.0.0/8\n",
 ]
-# Earlier versions of Kubernetes take them, and so does Python.
+# Earlier Kubernetes versions accept them, and so does Python.
 _AMBIGUOUS = ["10.0.0.0/08", "010.0.0.0/8", "::ffff:10.0.0.0/104", "fd00::/008"]
 
 
 @pytest.mark.parametrize("text", _NETWORKS)
 def test_a_network_is_taken_by_its_form_alone(text: str) -> None:
-    """Law: what the schema's pattern takes is a network, so nothing that the API server took is refused later."""
+    """Law: whatever the schema's pattern accepts is a valid network, so nothing is refused later."""
     try:
         ipaddress.ip_network(text, strict=False)
     except ValueError:
@@ -52,6 +52,6 @@ def test_a_network_is_taken_by_its_form_alone(text: str) -> None:
 
 @pytest.mark.parametrize("text", _AMBIGUOUS)
 def test_what_can_be_read_in_two_ways_is_refused_in_a_sentence(text: str) -> None:
-    """Law: Kubernetes 1.36 refuses it in a NetworkPolicy, so that a Cluster that has it would stand still."""
+    """Law: an ambiguous network is refused with a sentence, because Kubernetes 1.36 refuses it in a NetworkPolicy."""
     with pytest.raises(ValidationError, match="without leading zeros and without an IPv4 address"):
         Peer(cidr=text)

@@ -42,7 +42,7 @@ def _problems(text: str) -> list[Problem]:
 
 
 def test_the_quickstart_is_what_the_readme_promises() -> None:
-    """One name server, one group of three replicas, an ordered topic of 8 queues, one consumer group."""
+    """Law: the quickstart manifests are as the README says: one name server, three replicas, an ordered topic of 8 queues, one group."""
     wanted = combine(read([Path("examples/quickstart.yaml")]), None)
 
     spec = wanted.cluster.spec
@@ -56,14 +56,14 @@ def test_the_quickstart_is_what_the_readme_promises() -> None:
 
 
 def test_a_typo_in_a_field_names_line_path_and_nearest_field() -> None:
-    """The error stands where the key stands, and says what was probably meant."""
+    """Law: a misspelt field is reported with its line, path and the nearest known field."""
     assert _problems(_TOPIC + "  queus: 8\n") == [
         Problem("my.yaml", 7, "spec.queus", "unknown field; did you mean `queues`?")
     ]
 
 
 def test_a_typo_deep_inside_is_looked_up_among_its_own_siblings() -> None:
-    """Candidates come from the place of the typo, not from the top."""
+    """Law: for a misspelt nested field the suggestion comes from its siblings."""
     text = _CLUSTER + "spec:\n  storage:\n    Size: 20Gi\n  config:\n    logLevl: INFO\n"
 
     assert _problems(text) == [
@@ -73,7 +73,7 @@ def test_a_typo_deep_inside_is_looked_up_among_its_own_siblings() -> None:
 
 
 def test_a_typo_in_an_enum_names_the_choices_and_the_nearest() -> None:
-    """Case does not hide the likeness."""
+    """Law: a misspelt choice is reported with all choices and the nearest one, regardless of case."""
     assert _problems(_TOPIC + "  type: ordred\n") == [
         Problem(
             "my.yaml",
@@ -86,7 +86,7 @@ def test_a_typo_in_an_enum_names_the_choices_and_the_nearest() -> None:
 
 
 def test_a_typo_in_a_list_names_its_index() -> None:
-    """Paths go through lists."""
+    """Law: an error in a list names its index."""
     text = _TOPIC.replace("Topic", "ConsumerGroup") + "  topics:\n    - name: a\n    - nme: b\n"
 
     assert _problems(text) == [
@@ -107,12 +107,12 @@ def test_a_typo_in_a_list_names_its_index() -> None:
     ],
 )
 def test_a_wrong_type_or_range_says_what_was_found_and_expected(line: str, message: str) -> None:
-    """Nothing is converted silently: a quoted number is a text."""
+    """Law: a wrong type or range is reported with both found and expected; nothing is converted (a quoted number is a text)."""
     assert _problems(_TOPIC + f"  {line}\n") == [Problem("my.yaml", 7, "spec.queues", message)]
 
 
 def test_a_wrong_size_or_name_is_explained_in_words() -> None:
-    """Patterns are not shown to people."""
+    """Law: a wrong size or name is explained in words, not by a pattern."""
     text = _CLUSTER.replace("demo", "Demo_1") + "spec:\n  storage: {size: 20GB}\n"
 
     assert [str(problem) for problem in _problems(text)] == [
@@ -122,7 +122,7 @@ def test_a_wrong_size_or_name_is_explained_in_words() -> None:
 
 
 def test_an_unknown_kind_names_the_nearest() -> None:
-    """The kind decides everything else, so nothing else is reported."""
+    """Law: an unknown kind is reported with the nearest one, and nothing else of that document."""
     assert _problems(_TOPIC.replace("Topic", "Topics")) == [
         Problem(
             "my.yaml",
@@ -135,7 +135,7 @@ def test_an_unknown_kind_names_the_nearest() -> None:
 
 
 def test_both_versions_are_read_as_the_same() -> None:
-    """Law: whichever version a file has, commands and the operator do the same, also where files mix them."""
+    """Law: both API versions read the same, also mixed in one file."""
     newer = (_CLUSTER + "---\n" + _TOPIC).replace("v1alpha1", "v1beta1")
     mixed = _CLUSTER + "---\n" + _TOPIC.replace("v1alpha1", "v1beta1")
     wanted = combine(parse(_CLUSTER + "---\n" + _TOPIC, "old.yaml"), None)
@@ -146,7 +146,7 @@ def test_both_versions_are_read_as_the_same() -> None:
 
 
 def test_a_missing_or_wrong_version_is_named() -> None:
-    """Manifests of other projects are not taken for ours."""
+    """Law: a missing or foreign apiVersion is named."""
     assert _problems("kind: Topic\n") == [
         Problem(
             "my.yaml",
@@ -170,14 +170,14 @@ def test_a_missing_or_wrong_version_is_named() -> None:
     ],
 )
 def test_bad_yaml_names_the_line(text: str, line: int) -> None:
-    """Broken, doubled or exotic YAML is refused where it stands."""
+    """Law: broken YAML, doubled keys and exotic features are refused with their line."""
     problems = _problems(text)
 
     assert [problem.line for problem in problems] == [line]
 
 
 def test_anchors_cannot_blow_a_small_file_up() -> None:
-    """Nine levels of nine aliases would be half a billion values."""
+    """Law: nested YAML aliases cannot blow up a small file (nine levels of nine would be half a billion values)."""
     levels = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
     levels += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9)]
 
@@ -185,14 +185,14 @@ def test_anchors_cannot_blow_a_small_file_up() -> None:
 
 
 def test_every_problem_of_every_document_is_reported_together() -> None:
-    """Nobody should have to run the command five times."""
+    """Law: all problems of all documents are reported together."""
     text = f"{_TOPIC}  queus: 8\n---\n{_TOPIC}  type: x\n"
 
     assert [problem.line for problem in _problems(text)] == [7, 15]
 
 
 def test_a_resource_declared_twice_names_both_places(tmp_path: Path) -> None:
-    """Two files may not disagree about one object."""
+    """Law: a resource that is declared twice is reported with both places."""
     first, second = tmp_path / "a.yaml", tmp_path / "b.yaml"
     first.write_text(_CLUSTER)
     second.write_text(_TOPIC + "---\n" + _CLUSTER)
@@ -206,7 +206,7 @@ def test_a_resource_declared_twice_names_both_places(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    """Missing, a folder, not text: each says what it is."""
+    """Law: a file that cannot be read is named with the reason: missing, a folder, or not text."""
     binary = tmp_path / "binary"
     binary.write_bytes(b"\xff\xfe")
 
@@ -225,7 +225,7 @@ def _manifests(*resources: object) -> list[Manifest]:
 
 
 def test_topics_need_a_cluster() -> None:
-    """A file without a Cluster is for a cluster that runs already."""
+    """Law: manifests without a Cluster need a cluster that already runs."""
     with pytest.raises(ManifestError, match="no Cluster is declared"):
         combine(_manifests(topic()), None)
 
@@ -233,7 +233,7 @@ def test_topics_need_a_cluster() -> None:
 
 
 def test_a_reference_to_a_missing_cluster_names_the_one_that_is_there() -> None:
-    """The usual cause is a copied manifest."""
+    """Law: a reference to a missing Cluster names the one that exists."""
     with pytest.raises(
         ManifestError, match="there is no Cluster 'prod'; the Cluster here is 'demo'"
     ):
@@ -241,13 +241,13 @@ def test_a_reference_to_a_missing_cluster_names_the_one_that_is_there() -> None:
 
 
 def test_two_objects_cannot_claim_one_topic() -> None:
-    """Names on the wire are unique in a cluster, whatever the objects are called."""
+    """Law: two objects cannot declare the same topic name in a cluster."""
     with pytest.raises(ManifestError, match="the topic 'orders' is already declared by 'orders'"):
         combine(_manifests(cluster(), topic(), topic("other", topicName="orders")), None)
 
 
 def test_a_second_cluster_is_refused() -> None:
-    """One data directory, one cluster."""
+    """Law: a data directory has one Cluster; a second one is refused."""
     with pytest.raises(ManifestError, match="can have only one Cluster"):
         combine(_manifests(cluster(), cluster("other")), None)
     with pytest.raises(OtherClusterError, match="belongs to Cluster 'demo'"):
@@ -255,7 +255,7 @@ def test_a_second_cluster_is_refused() -> None:
 
 
 def test_what_a_file_does_not_mention_stays() -> None:
-    """As with `kubectl apply`: giving up resources takes the word `prune`."""
+    """Law: resources that a file does not mention stay, as with `kubectl apply`; `--prune` removes them."""
     before = desired(topic("a"), topic("b"), group())
 
     kept = combine(_manifests(topic("a", permission="ReadOnly")), before)
@@ -266,7 +266,7 @@ def test_what_a_file_does_not_mention_stays() -> None:
 
 
 def test_a_pipe_is_read_once(tmp_path: Path) -> None:
-    """The second time it is empty, and what the supervisor gets is the text that was checked."""
+    """Law: a pipe is read only once, and the supervisor gets the text that was checked."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     writer = threading.Thread(target=pipe.write_text, args=(_TOPIC,))
@@ -280,13 +280,13 @@ def test_a_pipe_is_read_once(tmp_path: Path) -> None:
 
 
 def test_nothing_is_no_reason_to_give_everything_up() -> None:
-    """An empty file with the word `prune` is a mistake."""
+    """Law: `--prune` with an empty file is refused as a mistake."""
     with pytest.raises(ManifestError, match="would remove everything"):
         combine([], desired(topic("a")), prune=True)
 
 
 def test_only_a_pruned_topic_with_policy_delete_is_deleted_and_remembered() -> None:
-    """Retain is the default: a manifest that vanishes must not take messages with it."""
+    """Law: only a pruned topic with policy Delete is deleted, and that is remembered; the default Retain keeps messages."""
     before = desired(topic("keep"), topic("drop", deletionPolicy="Delete"))
 
     once = combine(_manifests(before.cluster), before, prune=True)
@@ -299,7 +299,7 @@ def test_only_a_pruned_topic_with_policy_delete_is_deleted_and_remembered() -> N
 
 @pytest.mark.parametrize("name", ["%DLQ%billing", "%RETRY%billing", "TBW102", "demo", "demo-0"])
 def test_a_topic_of_the_brokers_own_is_not_deleted_with_a_manifest_of_its_name(name: str) -> None:
-    """Law: an earlier version accepted such a manifest, and may have been about to delete the topic."""
+    """Law: a manifest (accepted earlier) with the name of a brokers' own topic never deletes that topic."""
     before = desired(topic("drop", topicName=name, deletionPolicy="Delete"), topic("keep"))
     about = replace(desired(topic("keep")), deleted_topics=frozenset({name}))
 
@@ -310,13 +310,13 @@ def test_a_topic_of_the_brokers_own_is_not_deleted_with_a_manifest_of_its_name(n
 
 
 def test_the_examples_for_kubernetes_are_manifests() -> None:
-    """Our own models accept every manifest that the API server is shown to accept."""
+    """Law: our models accept every example manifest for Kubernetes."""
     for path in sorted(Path("examples/kubernetes").glob("*.yaml")):
         assert read([path])
 
 
 def test_a_character_in_two_escapes_of_json_is_one() -> None:
-    """Law: a manifest of JSON says what JSON says; half of a surrogate pair is named with its line."""
+    """Law: in a JSON manifest a character written as two escapes is one; half of a surrogate pair is reported with its line."""
     (found,) = documents('{"text": "\\ud83d\\ude00"}')
     assert found.data == {"text": "\U0001f600"}
 
@@ -328,7 +328,7 @@ def test_a_character_in_two_escapes_of_json_is_one() -> None:
 def test_libyaml_and_pyyaml_read_the_same_values_at_the_same_lines(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Law: the fast scanner changes no manifest, and PyYAML's is its twin."""
+    """Law: libyaml and PyYAML's own scanner read the same values at the same lines."""
     texts = [path.read_text() for path in sorted(Path("examples").rglob("*.yaml"))]
     texts += [
         f"{_CLUSTER}spec: &one [a, {{b: *two}}]\n".replace("*two", "&two ~"),
@@ -342,20 +342,20 @@ def test_libyaml_and_pyyaml_read_the_same_values_at_the_same_lines(
 
 
 def test_a_manifest_that_is_fine_needs_no_slow_scanner(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Law: ten thousand topics are read in half a second and not in four."""
+    """Law: a correct manifest never needs the slow scanner."""
     monkeypatch.delattr("yaml.SafeLoader")
 
     assert [found.data for found in documents("a: 1\n---\n---\nb: [2]\n")] == [{"a": 1}, {"b": [2]}]
 
 
 def test_a_text_that_is_no_unicode_is_refused() -> None:
-    """Law: what is sent to a supervisor as half a surrogate pair is no YAML, whichever scanner reads it."""
+    """Law: a text with half a surrogate pair is refused by both scanners."""
     with pytest.raises(SourceError, match="not valid YAML"):
         list(documents("name: \ud800\n"))
 
 
 def test_where_libyaml_refuses_a_text_no_document_is_read_twice() -> None:
-    """Law: each document comes once and in order, whichever scanner has read it."""
+    """Law: if libyaml refuses a text, each document still comes once and in order."""
     text = 'one: 1\n---\n---\ntwo: "\\ud83d\\ude00"\n---\nthree: 3\n'
 
     found = [source.data for source in documents(text)]
@@ -365,6 +365,6 @@ def test_where_libyaml_refuses_a_text_no_document_is_read_twice() -> None:
 
 @pytest.mark.parametrize("text", ["[" * 5_000, "{a: " * 5_000, "- " * 5_000])
 def test_values_that_stand_too_deep_are_a_problem_of_the_file(text: str) -> None:
-    """Law: no manifest ends a command, or a supervisor, by an error without a name."""
+    """Law: values nested too deep are reported as a problem of the file."""
     with pytest.raises(ManifestError, match=r"^f:1: values are nested too deeply"):
         parse(text, "f")

@@ -1,4 +1,4 @@
-"""The kind Pipeline: one file for laptop and Kubernetes, refused alike wherever it is wrong."""
+"""The kind Pipeline: one file for laptop and Kubernetes, with the same refusals."""
 
 from pathlib import Path
 from typing import Any, get_args
@@ -38,14 +38,14 @@ def _fields(model: Any) -> dict[str, Any]:
 
 
 def test_the_types_are_those_that_run() -> None:
-    """Each type that `orderlymq pipeline list` knows can be a resource, and no other type can."""
+    """Law: exactly the types of `orderlymq pipeline list` can be resources."""
     assert list(get_args(PipelineType)) == list(specs.SPECS)
     assert list(FIELDS) == list(REQUIRED) == list(specs.SPECS)
 
 
 @pytest.mark.parametrize("kind", specs.SPECS)
 def test_the_fields_of_a_type_are_those_that_its_model_reads(kind: str) -> None:
-    """A field that only one of the two knows would be refused by the other."""
+    """Law: the fields of each type are exactly those that its model reads."""
     read = _fields(specs.SPECS[kind])
 
     assert set(FIELDS[kind]) == set(read) - {"type", "spark"}
