@@ -1,4 +1,4 @@
-"""A remoting server that answers each code as a test says and remembers what it was asked."""
+"""A remoting server that answers each code as a test says, and remembers the requests."""
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -8,7 +8,7 @@ from orderlymq_runtime.remoting.connection import Connection
 from orderlymq_runtime.remoting.server import RemotingServer
 from orderlymq_runtime.security.tls import ServerTls
 
-# Of None the server says nothing.
+# With None the server does not answer.
 Answer = Callable[[RemotingCommand], RemotingCommand | None]
 
 
@@ -17,7 +17,7 @@ def _succeed(request: RemotingCommand) -> RemotingCommand:
 
 
 class Scripted:
-    """The handler; `asked` holds code, fields and body of every request, `answers` what it says by code."""
+    """The handler; `asked` has code, fields and body of each request, `answers` the answer by code."""
 
     def __init__(self, answers: Mapping[int, Answer]) -> None:
         self.asked: list[tuple[int, dict[str, str], bytes]] = []
@@ -40,7 +40,7 @@ class Scripted:
 async def serving(
     answers: Mapping[int, Answer], tls: ServerTls | None = None
 ) -> AsyncIterator[tuple[Scripted, str]]:
-    """Serve *answers*; every other code is answered with success. Yield handler and address."""
+    """Serve *answers* (success for other codes); yield handler and address."""
     handler = Scripted(answers)
     server = RemotingServer(handler, tls=tls)
     host, port = await server.listen("127.0.0.1", 0)

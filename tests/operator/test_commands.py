@@ -43,7 +43,7 @@ def _run(*arguments: str) -> "subprocess.CompletedProcess[str]":
 
 
 def _answer(*arguments: str) -> Result:
-    """Run a command that starts nothing in this process: an interpreter takes a second of a CPU to come so far."""
+    """Run a command that starts no process, inside this one; a new interpreter takes a second of CPU time."""
     return CliRunner().invoke(click.Group(commands=[up, down, plan, apply, demo]), arguments)
 
 
@@ -55,9 +55,9 @@ def manifest(tmp_path: Path, ports: int) -> Path:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(180)  # a dozen programs, one after the other
+@pytest.mark.timeout(180)  # A dozen programs, one after the other.
 def test_up_detached_apply_and_down(directory: DataDirectory, manifest: Path, ports: int) -> None:
-    """The whole life of a cluster by command, with JSON results and the exit codes that are promised."""
+    """Law: a cluster's whole life works by commands, with JSON results and the documented exit codes."""
     place = ("--data-dir", str(directory))
 
     begun = _run("up", "-f", str(manifest), "--detach", *place, "--json")
@@ -122,7 +122,7 @@ def _children(directory: DataDirectory) -> list[int]:
 
 
 def test_ctrl_c_ends_everything_within_seconds(directory: DataDirectory, manifest: Path) -> None:
-    """No process and no lock is left behind, and the exit code is 0."""
+    """Law: Ctrl-C ends everything within seconds, leaves no process or lock, and the exit code is 0."""
     process = _start_in_foreground(directory, manifest)
     children = _children(directory)
     began = time.monotonic()
@@ -141,7 +141,7 @@ def test_ctrl_c_ends_everything_within_seconds(directory: DataDirectory, manifes
 def test_a_supervisor_that_was_killed_leaves_nothing_that_stands_in_the_way(
     directory: DataDirectory, manifest: Path
 ) -> None:
-    """Its children live on; the next `up` ends them and begins again."""
+    """Law: after the supervisor was killed its children live on; the next `up` ends them and begins again."""
     process = _start_in_foreground(directory, manifest)
     children = _children(directory)
     process.kill()
@@ -158,7 +158,7 @@ def test_a_supervisor_that_was_killed_leaves_nothing_that_stands_in_the_way(
 def test_bad_manifests_are_reported_without_asking_anybody(
     directory: DataDirectory, manifest: Path, command: str
 ) -> None:
-    """Exit code 2, with file and line."""
+    """Law: bad manifests give exit code 2 with file and line, without asking a supervisor."""
     manifest.write_text(manifest.read_text().replace("replicasPerGroup", "replicaPerGroup"))
 
     result = _answer(command, "-f", str(manifest), "--data-dir", str(directory))
@@ -179,7 +179,7 @@ def test_bad_manifests_are_reported_without_asking_anybody(
 def test_an_argument_that_is_not_utf_8_is_refused(
     tmp_path: Path, manifest: Path, arguments: tuple[str, ...]
 ) -> None:
-    """Law: as in all other commands, before anything is made."""
+    """Law: an argument that is not UTF-8 is refused before anything is made, as in all commands."""
     directory = tmp_path / "data"
 
     found = _answer(
@@ -202,14 +202,14 @@ def test_an_argument_that_is_not_utf_8_is_refused(
 def test_an_option_that_would_do_nothing_is_refused(
     directory: DataDirectory, manifest: Path, words: tuple[str, ...], companion: str
 ) -> None:
-    """Law: the sentence says with what it goes."""
+    """Law: an option without effect is refused, with the option that it needs."""
     result = _answer(*words, "-f", str(manifest), "--data-dir", str(directory))
 
     assert (result.exit_code, f"with {companion}" in result.stderr) == (2, True)
 
 
 def test_up_without_a_file_needs_a_directory_with_a_cluster(directory: DataDirectory) -> None:
-    """It says how to begin."""
+    """Law: `up` without a file in an empty directory says how to begin."""
     result = _answer("up", "--data-dir", str(directory))
 
     assert (result.exit_code, "orderlymq up -f FILE" in result.stderr) == (4, True)
@@ -217,7 +217,7 @@ def test_up_without_a_file_needs_a_directory_with_a_cluster(directory: DataDirec
 
 @pytest.fixture
 def dying_broker(stub_brokers: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Let each broker end when it starts, in place of the stand-in."""
+    """Let each broker exit at its start, in place of the stand-in."""
     package = tmp_path / "stubs" / "orderlymq_broker"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("")
@@ -229,7 +229,7 @@ def dying_broker(stub_brokers: None, monkeypatch: pytest.MonkeyPatch, tmp_path: 
 def test_what_cannot_come_up_is_said_after_the_time_out(
     directory: DataDirectory, manifest: Path
 ) -> None:
-    """A broker that dies at its start: exit code 1, the reason, and where the logs are."""
+    """Law: a cluster that cannot come up (its broker dies) gives exit code 1 after the timeout, with the reason and the logs' place."""
     result = _run(
         "up", "-f", str(manifest), "--detach", "--data-dir", str(directory), "--timeout", "10"
     )
@@ -244,7 +244,7 @@ def test_what_cannot_come_up_is_said_after_the_time_out(
 def test_ctrl_c_while_a_start_is_waited_for_says_what_goes_on(
     directory: DataDirectory, manifest: Path
 ) -> None:
-    """Law: code 130, the process that goes on, and how to stop it."""
+    """Law: Ctrl-C while `up --detach` waits gives code 130, and says which process goes on and how to stop it."""
     command = [sys.executable, "-c", _CODE, "up", "-f", str(manifest), "--detach"]
     command += ["--data-dir", str(directory)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -270,7 +270,7 @@ def test_ctrl_c_while_a_start_is_waited_for_says_what_goes_on(
 def test_one_late_answer_of_the_supervisor_does_not_end_a_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: a command waits as long as it was told to, and asks again."""
+    """Law: one late answer of the supervisor does not end a waiting command, which asks again until its timeout."""
     monkeypatch.setattr("orderlymq_operator.local.control._TIMEOUT_S", 0.2)
     directory = DataDirectory(tmp_path)
     snapshot = {"settled": True, "events": [], "problem": None, "resources": []}
@@ -278,10 +278,10 @@ def test_one_late_answer_of_the_supervisor_does_not_end_a_wait(
 
     def serve(listener: socket.socket) -> None:
         unanswered, _ = listener.accept()
-        with unanswered, contextlib.suppress(OSError):  # the test closes the listener
+        with unanswered, contextlib.suppress(OSError):  # The test closes the listener.
             while True:
                 answered, _ = listener.accept()
-                with answered, contextlib.suppress(OSError):  # the command waits no longer
+                with answered, contextlib.suppress(OSError):  # The command no longer waits.
                     answered.recv(65536)
                     head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body)
                     answered.sendall(head + body)
@@ -295,7 +295,7 @@ def test_one_late_answer_of_the_supervisor_does_not_end_a_wait(
 
 
 def test_the_demo_needs_a_cluster(directory: DataDirectory) -> None:
-    """Exit code 4 and what to do."""
+    """Law: the demo without a cluster gives exit code 4 and says what to do."""
     result = _run("demo", "--data-dir", str(directory), "--output", "json")
 
     found: dict[str, Any] = json.loads(result.stdout)
@@ -316,7 +316,7 @@ def test_the_demo_needs_a_cluster(directory: DataDirectory) -> None:
 def test_times_have_units_as_in_other_commands(
     directory: DataDirectory, manifest: Path, words: tuple[str, ...], code: int
 ) -> None:
-    """And a range: one outside of it is wrong usage."""
+    """Law: times have units, and one out of range is wrong usage (code 2)."""
     files = ("-f", str(manifest)) if words[0] == "apply" else ()
 
     result = _answer(*words, *files, "--data-dir", str(directory))
@@ -326,7 +326,7 @@ def test_times_have_units_as_in_other_commands(
 
 @pytest.mark.parametrize("more", [(), ("--json",)])
 def test_a_full_disk_is_one_sentence(directory: DataDirectory, more: tuple[str, ...]) -> None:
-    """Exit code 1, and no traceback."""
+    """Law: a full disk gives exit code 1 and one sentence, without a traceback."""
     command = [sys.executable, "-c", _CODE, "down", "--data-dir", str(directory), *more]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
@@ -335,7 +335,7 @@ def test_a_full_disk_is_one_sentence(directory: DataDirectory, more: tuple[str, 
 
 
 def test_what_the_system_refuses_is_one_json_value(tmp_path: Path) -> None:
-    """A program that asked for JSON gets some."""
+    """Law: with JSON output an error of the system is one JSON value."""
     result = _answer("down", "--data-dir", str(tmp_path / ("a" * 300)), "--json")
 
     found: dict[str, Any] = json.loads(result.stdout)
@@ -344,7 +344,7 @@ def test_what_the_system_refuses_is_one_json_value(tmp_path: Path) -> None:
 
 
 def test_kubectl_finds_the_same_command(tmp_path: Path, ports: int) -> None:
-    """`kubectl orderlymq plan` asks the API server of KUBECONFIG, and says so where there is none."""
+    """Law: `kubectl orderlymq plan` runs the same command with the API server of KUBECONFIG, and says if there is none."""
     file = tmp_path / "cluster.yaml"
     file.write_text(text(ports))
     code = "from orderlymq_operator.commands import kubectl; kubectl()"

@@ -1,4 +1,4 @@
-"""`make run`, with programs that only say that they run."""
+"""`make run`, with stand-in programs that only report that they run."""
 
 import os
 import shutil
@@ -58,14 +58,14 @@ def _pid(file: Path) -> int:
 def test_a_signal_ends_the_cluster_and_what_compiles_beside_it(
     tmp_path: Path, number: signal.Signals
 ) -> None:
-    """Law: who ends `make run` waits for no compilation, and none outlives it."""
+    """Law: a signal to `make run` ends the cluster and a running compilation, and does not wait for the latter."""
     _checkout(tmp_path)
     environment = {**os.environ, "CC": "true", "MAKEFLAGS": ""}
     make = subprocess.Popen(["make", "run"], cwd=tmp_path, env=environment, start_new_session=True)
     cluster, compiler = _pid(tmp_path / "running"), _pid(tmp_path / "compiling")
     try:
         if number == signal.SIGINT:
-            os.killpg(make.pid, number)  # as Ctrl-C in a terminal
+            os.killpg(make.pid, number)  # As Ctrl-C in a terminal.
         else:
             make.send_signal(number)
         make.wait(_PATIENCE_S)

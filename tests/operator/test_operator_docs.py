@@ -1,5 +1,5 @@
 """
-The reference of manifests, conditions and alerts says what the code says.
+The reference of manifests, conditions and alerts agrees with the code.
 
 `python -m tests.operator.test_operator_docs` writes the tables again; the text around them is written by hand.
 """
@@ -23,13 +23,13 @@ _REFERENCE: Final = ROOT / "docs" / "reference"
 MANIFESTS: Final = _REFERENCE / "manifests.md"
 CONDITIONS: Final = _REFERENCE / "conditions.md"
 ALERTS: Final = _REFERENCE / "alerts.md"
-# The end of a description that speaks of a change of the field and of all below it.
+# The end of a description about a change of the field and everything below it.
 _RESTARTS: Final = re.compile("(?:Live: a|A) change restarts [^A-Z]*$")
 _ALERTS: Final = ROOT / "charts" / "orderlymq" / "files" / "alerts.yaml"
 
 
 def _fields(schema: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    # The default of an object gives those of its fields; a field's own default counts where the object is given.
+    # An object's default includes those of its fields; a field's own default counts if the object is given.
     given = schema.get("default", {})
     for name, own in schema.get("properties", {}).items():
         here = f"{path}.{name}"
@@ -69,7 +69,7 @@ def _form(part: dict[str, Any]) -> str:
 
 
 def _code(value: str) -> str:
-    """Return a value as code; a bar would end the cell of the table."""
+    """Return a value as code; a bar in it would end the table's cell."""
     return f"<code>{value.replace('|', '&#124;')}</code>" if "|" in value else f"`{value}`"
 
 
@@ -123,7 +123,7 @@ def thresholds_table() -> str:
 
 
 def tables() -> dict[Path, dict[str, str]]:
-    """Return every generated part of the pages, by page and name of its marker."""
+    """Return each generated table, by page and marker's name."""
     return {
         MANIFESTS: {f"fields of {kind}": fields_table(kind) for kind in KINDS},
         CONDITIONS: {"reasons": reasons_table(), "events": events_table()},
@@ -132,7 +132,7 @@ def tables() -> dict[Path, dict[str, str]]:
 
 
 def page(path: Path) -> str:
-    """Return the text of a page with its tables as the code gives them."""
+    """Return a page with the tables that the code gives."""
     text = path.read_text()
     for name, table in tables()[path].items():
         pattern = rf"(<!-- {name} -->\n).*?(<!-- end -->)"
@@ -152,12 +152,12 @@ def _alerts() -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("path", list(tables()), ids=lambda path: path.name)
 def test_the_tables_of_the_page_are_those_of_the_code(path: Path) -> None:
-    """Run `python -m tests.operator.test_operator_docs` after a change of models or reasons."""
+    """Law: the pages have the code's tables; run `python -m tests.operator.test_operator_docs` after a change."""
     assert path.read_text() == page(path)
 
 
 def test_every_alert_has_a_runbook_and_every_runbook_an_alert() -> None:
-    """The anchor that an alert carries leads to a section that says what to do."""
+    """Law: each alert has a runbook section under its anchor, and each section an alert."""
     sections = set(re.findall(r"^## (OrderlyMQ\w+)$", ALERTS.read_text(), re.MULTILINE))
 
     assert sections == {alert["alert"] for alert in _alerts()}
@@ -167,7 +167,7 @@ def test_every_alert_has_a_runbook_and_every_runbook_an_alert() -> None:
 
 
 def test_an_image_that_cannot_be_pulled_may_lack_the_secret_of_its_registry() -> None:
-    """The cure names the field, as the kinds of the reason have it."""
+    """Law: the cure for an image that cannot be pulled names spec.imagePullSecrets, which each kind with that reason has."""
     (reason,) = (each for each in REASONS if each.name == "ImageUnavailable")
 
     assert "spec.imagePullSecrets" in reason.cure

@@ -21,7 +21,7 @@ def _orderlymq(*arguments: str) -> "subprocess.CompletedProcess[str]":
 def test_the_order_of_the_demo_survives_the_death_of_the_leader(
     directory: Path, ports: int, tmp_path: Path
 ) -> None:
-    """Real brokers: up, orders in flight, SIGKILL to the leader, the oracle's verdict, replicas, down."""
+    """Law: with real brokers the demo's order survives SIGKILL of the leader and added replicas."""
     manifest = tmp_path / "cluster.yaml"
     manifest.write_text(text(ports))
     place = ("--data-dir", str(directory), "--output", "json")

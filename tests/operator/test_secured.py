@@ -1,4 +1,4 @@
-"""A cluster of real processes that serves nothing plain and nobody without an account."""
+"""A cluster of real processes that takes no plain connections and nobody without an account."""
 
 import json
 import socket
@@ -41,7 +41,7 @@ def _secured(port: int, folder: Path) -> str:
 
 
 def _served_by(port: int) -> str:
-    """Return the serial number of the certificate that is shown at *port*."""
+    """Return the serial number of the certificate at *port*."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     with (
@@ -65,7 +65,7 @@ def _is_refused_plain(port: int, words: bytes) -> bool:
 def test_a_running_cluster_is_encrypted_and_opened_again(
     directory: Path, ports: int, tmp_path: Path
 ) -> None:
-    """Step by step; at the end of each one, name servers and brokers serve all who speak as it asks for."""
+    """Law: a running cluster is encrypted and opened again step by step; after each step all clients of that mode are served."""
     manifest = tmp_path / "cluster.yaml"
     secured = _secured(ports, tmp_path / "tls")
     place = ("--data-dir", str(directory), "--output", "json")
@@ -88,7 +88,7 @@ def test_a_running_cluster_is_encrypted_and_opened_again(
 def test_replicas_pages_and_demo_work_where_tls_and_accounts_are_enforced(
     directory: Path, ports: int, tmp_path: Path
 ) -> None:
-    """The leader is killed under the demo; certificates of another CA are put in without a restart."""
+    """Law: replicas, pages and demo work with enforced TLS and accounts, after the leader's death and with a new CA's certificates."""
     manifest = tmp_path / "cluster.yaml"
     manifest.write_text(_secured(ports, tmp_path / "tls"))
     place = ("--data-dir", str(directory), "--output", "json")

@@ -1,8 +1,8 @@
 """
-A world in which plans can be carried out without processes: what each action does, immediately or step by step.
+A small world in which plans are carried out without processes, at once or step by step.
 
-It keeps what a real group keeps: topics and groups answer only while there is a leader, a joining replica is
-outside until it is added, and a removed leader is a broken rule. `check` holds what must be true at any time.
+It follows the rules of a real group: topics and groups need a leader, a joining replica is outside until it is added, and to
+remove a leader is a broken rule. `check` has what must always be true.
 """
 
 from dataclasses import dataclass, field, replace
@@ -78,7 +78,7 @@ class World:
         )
 
     def settle(self, desired: Desired) -> list[Action]:
-        """Carry out plans until there is nothing to do; return everything that was done."""
+        """Carry out plans until nothing is left to do; return all actions."""
         self.accepted = desired
         done: list[Action] = []
         for _ in range(PASSES_MAX):
@@ -104,7 +104,7 @@ class World:
                 group.leader = min(healthy) if majority and healthy else None
 
     def check_touches(self, actions: list[Action]) -> None:
-        """At most one replica of a group is touched, and then every other voter is well."""
+        """Check that at most one replica of a group is touched, while every other voter is well."""
         touched: dict[str, int] = {}
         for action in actions:
             match action:
@@ -118,7 +118,7 @@ class World:
                     | StartReplica(group, node, True)
                 ):
                     if isinstance(action, StartReplica) and node in self.groups[group].replicas:
-                        continue  # a process that is missing is started at any time
+                        continue  # A missing process may be started at any time.
                     assert group not in touched, f"two replicas of {group}: {actions}"
                     touched[group] = node
                 case _:

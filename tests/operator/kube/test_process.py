@@ -34,7 +34,7 @@ _LOOK_S = 0.02
 
 @pytest.fixture
 async def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SmallCluster]:
-    """A Cluster that an operator has made and looks after, beside a namespace that is gone and one that it served before."""
+    """A Cluster that an operator has made, beside a namespace that is gone and one that it served before."""
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     async with small_cluster(monkeypatch.setattr) as found:
         # The deleted Role had granted this; our own kinds can be listed everywhere.

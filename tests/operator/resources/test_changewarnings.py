@@ -1,4 +1,4 @@
-"""The API server warns of each field of a Cluster that restarts something, and of no field that is live."""
+"""The API server warns about each edited field of a Cluster that causes a restart, and about no live one."""
 
 from collections import Counter
 from typing import Any
@@ -20,7 +20,7 @@ VALIDATIONS = {
 
 
 def test_each_field_that_restarts_something_has_one_warning() -> None:
-    """Fields that are live, or that cannot be changed, have none."""
+    """Law: each field that restarts something has one warning; live and immutable fields have none."""
     told = Counter(
         each["message"].split(":")[0].removeprefix("spec.")
         for each in VALIDATIONS["clusters", "UPDATE"]
@@ -35,7 +35,7 @@ def test_each_field_that_restarts_something_has_one_warning() -> None:
 
 
 def test_names_with_a_point_are_looked_up_as_texts() -> None:
-    """CEL would take the point for the next field."""
+    """Law: a key with a point is quoted in the rule, because CEL would take the point for the next field."""
     (found,) = (
         each["expression"]
         for each in VALIDATIONS["clusters", "UPDATE"]
@@ -60,7 +60,7 @@ def test_names_with_a_point_are_looked_up_as_texts() -> None:
 def test_what_waits_for_a_confirmation_is_warned_of(
     field: str, before: dict[str, Any], after: dict[str, Any]
 ) -> None:
-    """By each field that the guard judges by."""
+    """Law: an edit that will wait for a confirmation is warned about, for each field that the guard judges."""
     assert dangerous(cluster(**before), cluster(**after))
 
     (found,) = (
@@ -73,7 +73,7 @@ def test_what_waits_for_a_confirmation_is_warned_of(
 
 
 def test_a_deletion_is_warned_of_where_something_goes_with_it() -> None:
-    """By the old object: there is no new one."""
+    """Law: a deletion that takes something with it is warned about, by the old object (there is no new one)."""
     deletions = {key[0]: found for key, found in VALIDATIONS.items() if key[1] == "DELETE"}
 
     assert set(deletions) == {
@@ -91,7 +91,7 @@ def test_a_deletion_is_warned_of_where_something_goes_with_it() -> None:
 
 
 def test_more_queues_are_warned_of_whatever_the_type_of_a_topic() -> None:
-    """Law: keys move in either case; only behind the fence of an Ordered topic they do so in order."""
+    """Law: more queues are warned about for each type of topic: keys move, and only Ordered topics keep order meanwhile."""
     told = [each["expression"] for each in VALIDATIONS["topics", "UPDATE"]]
 
     for compared in ("==", "!="):

@@ -153,14 +153,14 @@ def _nodes(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[s
 
 
 def test_the_files_in_the_repository_are_those_the_models_give() -> None:
-    """Run `make crds` after a change of the models; `crds/` links to the files of the chart."""
+    """Law: the generated files are those in the repository; run `make crds` after a change of the models."""
     assert crd.differences(crd.FOLDER) == []
     assert crd.differences(Path("crds")) == []
     assert all(path.is_symlink() for path in Path("crds").iterdir())
 
 
 def test_a_difference_is_noticed_and_written_away(tmp_path: Path) -> None:
-    """--check fails on a missing, changed or foreign file and passes after generating."""
+    """Law: --check fails if a file is missing, changed or foreign, and passes after generating."""
     (tmp_path / "foreign.yaml").write_text("x")
     assert crd.main(["--check", "--folder", str(tmp_path)]) == 1
 
@@ -174,7 +174,7 @@ def test_a_difference_is_noticed_and_written_away(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_schemas_are_structural(kind: str) -> None:
-    """Every value has one type and nothing but words that the API server accepts stands in a schema."""
+    """Law: schemas are structural: each value has one type, with only keywords that the API server accepts."""
     for path, node in _nodes(crd.schema(kind)):
         assert node.keys() <= _ALLOWED, path
         assert isinstance(node.get("type"), str) != ("x-kubernetes-int-or-string" in node), path
@@ -185,7 +185,7 @@ def test_schemas_are_structural(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_everything_a_user_writes_is_described_and_bounded(kind: str) -> None:
-    """Unbounded lists, maps, texts and numbers would break the cost budget of CEL rules."""
+    """Law: everything that users write has a description and bounds, which the cost limit of CEL rules needs."""
     spec = crd.schema(kind)["properties"]["spec"]
     bounds = {
         "string": {"maxLength", "enum"},
@@ -201,7 +201,7 @@ def test_everything_a_user_writes_is_described_and_bounded(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_conditions_are_a_map_that_begins_as_unknown(kind: str) -> None:
-    """`kubectl wait --for=condition=Ready` works from the creation on."""
+    """Law: conditions are a map by type with Ready as Unknown at first, so `kubectl wait` works from the creation on."""
     conditions = crd.schema(kind)["properties"]["status"]["properties"]["conditions"]
 
     assert conditions["x-kubernetes-list-type"] == "map"
@@ -212,7 +212,7 @@ def test_conditions_are_a_map_that_begins_as_unknown(kind: str) -> None:
 
 
 def test_names_columns_and_subresource_are_those_of_the_reference() -> None:
-    """Short names mqc, mqt, mqg, mqu, mqp, mqb, mqs; category mq; a status subresource; a Ready column each."""
+    """Law: names, columns and status subresource are as documented: short names mqc, mqt, mqg, mqu, mqp, mqb, mqs; category mq."""
     found = {}
     for kind in KINDS:
         spec = crd.definition(kind)["spec"]
@@ -236,7 +236,7 @@ def test_names_columns_and_subresource_are_those_of_the_reference() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_name_with_which_no_service_can_be_made_is_refused(kind: str) -> None:
-    """Law: the API server says so when the object is made, not the status of one that never runs."""
+    """Law: a name with which no Service can be made is refused when the object is created."""
     found = [each["rule"] for each in crd.schema(kind)["x-kubernetes-validations"]]
     (pattern,) = [
         name
@@ -250,7 +250,7 @@ def test_a_name_with_which_no_service_can_be_made_is_refused(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_both_versions_are_served_and_are_the_same(kind: str) -> None:
-    """Law: without a conversion nothing but the name of a version may differ, and the operator's own one is stored."""
+    """Law: both API versions differ only in their name, because there is no conversion; the operator's own one is stored."""
     spec = crd.definition(kind)["spec"]
     alike = [{**each, "name": "", "storage": False} for each in spec["versions"]]
 
@@ -263,12 +263,12 @@ def test_both_versions_are_served_and_are_the_same(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_definition_fits_where_kubectl_keeps_it(kind: str) -> None:
-    """`kubectl apply` writes it into an annotation, and Kubernetes allows 256 KiB for all annotations of an object."""
+    """Law: a definition fits into the annotation of `kubectl apply`; Kubernetes allows 256 KiB for all annotations."""
     assert len(json.dumps(crd.definition(kind), separators=(",", ":"))) < 250_000
 
 
 def test_rules_of_a_field_and_of_what_it_holds_both_hold() -> None:
-    """Law: a destination that cannot be changed still names exactly one place."""
+    """Law: a field's own rule and the rule of its content both hold: a fixed destination still names exactly one place."""
     destination = crd.schema("Backup")["properties"]["spec"]["properties"]["destination"]
     rules = [each["rule"] for each in destination["x-kubernetes-validations"]]
 
@@ -276,7 +276,7 @@ def test_rules_of_a_field_and_of_what_it_holds_both_hold() -> None:
 
 
 def test_what_must_not_change_is_guarded_by_rules() -> None:
-    """Immutable fields, queues, storage, what brokers do not take: the API server refuses what we would refuse."""
+    """Law: CEL rules refuse what we would refuse: changes of immutable fields, queues and storage, and values that brokers refuse."""
     guarded = {
         f"{kind}{path}"
         for kind in KINDS
@@ -289,7 +289,7 @@ def test_what_must_not_change_is_guarded_by_rules() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_rules_name_fields_as_every_api_server_knows_them(kind: str) -> None:
-    """Law: an older Kubernetes knows a field whose name is a word of CEL's by its escaped name alone, and refuses the whole kind."""
+    """Law: a field whose name is a CEL keyword is escaped, because older Kubernetes refuses the kind otherwise."""
     words = "in|as|break|const|continue|else|for|function|if|import|let|loop|package|namespace|return|var|void|while"
     for path, node in _nodes(crd.schema(kind)):
         for each in node.get("x-kubernetes-validations", ()):
@@ -297,7 +297,7 @@ def test_rules_name_fields_as_every_api_server_knows_them(kind: str) -> None:
 
 
 def test_the_files_are_plain_yaml_without_aliases() -> None:
-    """Some tools that read CRDs do not follow anchors."""
+    """Law: the files have no YAML aliases, which some tools do not read."""
     for text in crd.files().values():
         assert "&id" not in text
         assert yaml.safe_load(text)["kind"] == "CustomResourceDefinition"

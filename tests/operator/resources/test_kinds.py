@@ -10,7 +10,7 @@ from tests.operator.examples import cluster, desired, group, topic
 
 
 def test_defaults_are_those_of_the_reference() -> None:
-    """A manifest that says nothing gets three replicas, ordered topics with 8 queues, and 16 retries."""
+    """Law: defaults are as documented: three replicas, ordered topics with 8 queues, 16 retries."""
     spec, queues, consumers = cluster().spec, topic().spec, group().spec
 
     assert (spec.groups, spec.replicas_per_group, spec.name_servers.replicas) == (1, 3, 2)
@@ -32,14 +32,14 @@ def test_defaults_are_those_of_the_reference() -> None:
 
 
 def test_the_name_on_the_wire_is_the_objects_name_unless_given() -> None:
-    """topicName and groupName override metadata.name."""
+    """Law: the name that clients use is metadata.name, unless topicName or groupName is given."""
     assert topic("orders").topic_name == "orders"
     assert topic("orders", topicName="Orders_EU").topic_name == "Orders_EU"
     assert group("billing", groupName="CID_BILLING").group_name == "CID_BILLING"
 
 
 def test_ports_follow_from_the_manifest_alone() -> None:
-    """The formulas in the description of `local` are the ones in force."""
+    """Law: ports follow the formulas in the description of `local`."""
     local = cluster().spec.local
 
     assert [local.name_server(1), local.name_server_http(1)] == [9877, 13901]
@@ -59,13 +59,13 @@ def test_ports_follow_from_the_manifest_alone() -> None:
     ],
 )
 def test_settings_that_cannot_work_together_are_refused(spec: dict[str, Any]) -> None:
-    """Two uses of one port, a port that does not exist, an election time below two heartbeats."""
+    """Law: settings that cannot work together are refused: a doubled or invalid port, an election timeout below two heartbeats."""
     with pytest.raises(ValidationError):
         cluster(**spec)
 
 
 def test_an_ordered_topic_cannot_expand() -> None:
-    """Expand would move keys between queues; the combination is an error in the manifest itself."""
+    """Law: an Ordered topic with the policy Expand is refused, because keys would move between queues."""
     with pytest.raises(ValidationError, match="would move keys"):
         topic(queueChangePolicy="Expand")
 
@@ -84,7 +84,7 @@ def test_an_ordered_topic_cannot_expand() -> None:
 def test_a_topic_waits_no_longer_than_brokers_do_and_long_enough_to_switch(
     spec: dict[str, str],
 ) -> None:
-    """Law: what a broker would refuse amid an expansion, when there is no way back, is refused in the manifest."""
+    """Law: an expansion's times that a broker would refuse midway are refused in the manifest."""
     with pytest.raises(ValidationError, match=next(iter(spec))):
         topic(queueChangePolicy="DrainAndSwitch", **spec)
 
@@ -94,7 +94,7 @@ def test_a_topic_waits_no_longer_than_brokers_do_and_long_enough_to_switch(
 
 
 def test_resources_read_back_as_they_were_written() -> None:
-    """The supervisor's file on disk loses nothing."""
+    """Law: resources read back exactly as they were written to the supervisor's file."""
     wanted = desired(topic(queues=16), group(topics=[{"name": "orders"}]), storage={"size": "5Gi"})
 
     written = resources_of(wanted)

@@ -1,4 +1,4 @@
-"""An object from before a rule at a real API server: nothing but an edit of what the rule is about is refused."""
+"""Objects older than a rule, at a real API server: only an edit of what the rule is about is refused."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -18,7 +18,7 @@ RULES: Final = "x-kubernetes-validations"
 DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 USER: Final = {"clusterRef": {"name": "demo"}}
 LISTENER: Final = {"type": "LoadBalancer", "port": 9095}
-# Objects that break a rule of the whole, and what else their specs may say later.
+# Objects that break a rule about the whole object, and a later harmless edit of their specs.
 OLDER: Final[list[tuple[Resource, str, Json, Json]]] = [
     (USERS, "bob", USER, {"admin": True}),
     (USERS, "some.body", USER, {"admin": True}),
@@ -36,7 +36,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @asynccontextmanager
 async def former_definition(kube: Kube, resource: Resource) -> AsyncIterator[None]:
-    """Let the kind have no rules of the whole; it has them again afterwards."""
+    """Remove the kind's rules about the whole object for a while."""
     place = f"{DEFINITIONS}/{resource.plural}.orderlymq.io"
     now = crd.definition(resource.kind)["spec"]["versions"]
     before = crd.definition(resource.kind)["spec"]["versions"]
@@ -50,7 +50,7 @@ async def former_definition(kube: Kube, resource: Resource) -> AsyncIterator[Non
 
 
 async def until(kube: Kube, resource: Resource, *, has_rules: bool) -> None:
-    """Wait until the API server goes by the definition that it was given."""
+    """Wait until the API server uses the definition that it was given."""
     for _ in range(100):
         try:
             await create(kube, resource, "no.label", dryRun="All")
@@ -84,7 +84,7 @@ async def create(
 async def test_an_object_from_before_a_rule_gets_its_status_and_can_be_deleted(
     address: str, resource: Resource, name: str, spec: Json, later: Json
 ) -> None:
-    """Law: a rule of the whole is about who makes the object or edits what it names, and never about a status or a finalizer."""
+    """Law: an object older than a rule still gets statuses and can be deleted; only its creation or an edit of that field is refused."""
     async with administrator(address) as kube:
         async with former_definition(kube, resource):
             await create(kube, resource, name, spec)
@@ -103,7 +103,7 @@ async def test_an_object_from_before_a_rule_gets_its_status_and_can_be_deleted(
 
 @needs_api_server
 async def test_a_listener_whose_name_is_too_long_is_refused_when_it_comes(address: str) -> None:
-    """Law: what an edit changes is asked, however old the object is."""
+    """Law: a new listener with a too long name is refused, even in an old object."""
     async with administrator(address) as kube:
         await create(kube, CLUSTERS, "c" * 40)
         change = {"spec": {"listeners": [{"name": "outside-world", **LISTENER}]}}
@@ -113,5 +113,5 @@ async def test_a_listener_whose_name_is_too_long_is_refused_when_it_comes(addres
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_rule_of_the_whole_knows_what_was_before(kind: str) -> None:
-    """Law: the API server leaves alone what a write leaves as it was, but the whole object is never as it was."""
+    """Law: each rule about the whole object compares with the old one, because the API server does not skip it by itself."""
     assert all(each["optionalOldSelf"] for each in crd.schema(kind)[RULES])

@@ -1,4 +1,4 @@
-"""Accounts in manifests: what they may say, and what follows for the brokers."""
+"""Accounts in manifests: what they may say, and what brokers then do."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -37,7 +37,7 @@ def user(text: str = MANIFEST, file: str = "/etc/demo/users.yaml") -> User:
 
 
 def test_a_secret_stands_beside_the_manifest(tmp_path: Path) -> None:
-    """A relative path begins at the file, and what is in the file is read when it is needed."""
+    """Law: a secret's relative path begins at the manifest's folder, and the file is read when it is needed."""
     found = user(file=str(tmp_path / "users.yaml"))
     assert found.spec.secret_from is not None
     assert found.spec.secret_from.file == str(tmp_path / "writer.secret")
@@ -55,7 +55,7 @@ def test_a_secret_stands_beside_the_manifest(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", ["certs/../ca.secret", "./certs/../ca.secret", ".//./ca.secret"])
 def test_a_path_names_the_file_that_the_system_opens(tmp_path: Path, path: str) -> None:
-    """Law: a folder before `..` may be a link to another place; `./` at the beginning is nothing."""
+    """Law: a path names the file that the system would open: `..` after a link is not shortened, a leading `./` is."""
     (tmp_path / "real" / "certs").mkdir(parents=True)
     (tmp_path / "certs").symlink_to("real/certs")
     (tmp_path / "real" / "ca.secret").write_text("of the link")
@@ -69,7 +69,7 @@ def test_a_path_names_the_file_that_the_system_opens(tmp_path: Path, path: str) 
 
 
 def test_a_link_to_a_secret_is_followed_when_it_is_read(tmp_path: Path) -> None:
-    """Law: who renews a secret or a certificate points the link to the next file."""
+    """Law: a link to a secret is followed at each reading, so a renewed one is found."""
     for number in (1, 2):
         (tmp_path / f"secret-{number}").write_text(f"secret of {number}")
     (tmp_path / "writer.secret").symlink_to("secret-1")
@@ -93,7 +93,7 @@ def test_a_link_to_a_secret_is_followed_when_it_is_read(tmp_path: Path) -> None:
 def test_a_path_that_cannot_be_one_is_a_problem_of_the_manifest(
     path: str, folder: str, complaint: str
 ) -> None:
-    """Law: no manifest ends a command, or a supervisor, by an error without a name."""
+    """Law: an impossible path is reported as a problem of the manifest."""
     text = MANIFEST.replace("writer.secret", f'"{path}"')
 
     with pytest.raises(ManifestError, match=complaint):
@@ -101,7 +101,7 @@ def test_a_path_that_cannot_be_one_is_a_problem_of_the_manifest(
 
 
 def test_a_secret_may_stand_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As programs in containers have it."""
+    """Law: a secret may come from an environment variable."""
     found = user(MANIFEST.replace("file: writer.secret", "env: WRITER"))
 
     assert read_secret(found) is None
@@ -129,13 +129,13 @@ def test_a_secret_may_stand_in_the_environment(monkeypatch: pytest.MonkeyPatch) 
     ],
 )
 def test_a_wrong_account_is_refused(old: str, new: str, reason: str) -> None:
-    """With the field and what it should be."""
+    """Law: a wrong account is refused with its field and what is expected."""
     with pytest.raises(ManifestError, match=reason):
         parse(MANIFEST.replace(old, new), "users.yaml")
 
 
 def test_both_sides_make_the_same_fingerprint() -> None:
-    """Else an account would be set again for ever."""
+    """Law: operator and broker compute the same fingerprint; otherwise an account would be set forever."""
     account = AccountSet("shop-writer", "long enough")
 
     assert _fingerprint(account) == fingerprint("shop-writer", "long enough")
@@ -143,7 +143,7 @@ def test_both_sides_make_the_same_fingerprint() -> None:
 
 
 def test_an_account_is_set_where_it_is_missing_or_another() -> None:
-    """In every raft group, once its secret can be read, and again when the secret changed."""
+    """Law: an account is set in each raft group where it is missing or differs, once its secret can be read."""
     wanted = Desired(cluster(groups=2), users=(user(),))
     world = World()
     world.settle(wanted)
@@ -170,7 +170,7 @@ def test_an_account_is_set_where_it_is_missing_or_another() -> None:
 
 
 def test_a_former_secret_ends_on_demand() -> None:
-    """With an overlap of 0; with any other the brokers end it themselves. Without the field it is an hour."""
+    """Law: with an overlap of 0 the operator ends a former secret; otherwise brokers do, after an hour by default."""
     rotation = "  secretRotation: {overlapSeconds: 0}\n  topics"
     config = UserConfig(False, "DENY", "DENY", (("orders", "PUB"),), (), "", "f1")
     found = replace(config, former_until_ms=1_700_000_000_000)
@@ -197,7 +197,7 @@ def test_a_former_secret_ends_on_demand() -> None:
 
 
 def test_an_account_that_nobody_declares_any_more_is_deleted(tmp_path: Path) -> None:
-    """Also when the machine went down in between."""
+    """Law: an account that is no longer declared is deleted, even after a crash in between."""
     present = Desired(cluster(), users=(user(),))
     manifests = [Manifest(cluster(), "demo.yaml", 1)]
 
@@ -224,7 +224,7 @@ def test_an_account_that_nobody_declares_any_more_is_deleted(tmp_path: Path) -> 
 
 
 def test_the_quotas_of_an_account_are_set_in_every_raft_group() -> None:
-    """A field that is absent is no limit, and one that is taken away ends it."""
+    """Law: an account's quotas are set in each raft group; an absent field is no limit, and removing it ends the limit."""
     limits = "  quotas: {requestsPerSecond: 100, bytesPerSecond: 1Mi}\n  topics"
     limited = user(MANIFEST.replace("  topics", limits))
 

@@ -1,7 +1,7 @@
 """
-Both versions of the custom resources at a real API server: what one writes the other reads, until v1alpha1 may go.
+Both versions of the custom resources at a real API server: each reads what the other wrote, until v1alpha1 is removed.
 
-What both must have in common is tested without one in `test_crd`.
+`test_crd` checks without a server what both have in common.
 """
 
 import asyncio
@@ -97,7 +97,7 @@ def made(kind: str, version: str, name: str) -> Json:
 
 
 def content(found: Json) -> Json:
-    """Return an object without the version that it was asked for by."""
+    """Return an object without the version by which it was read."""
     return {key: value for key, value in found.items() if key != "apiVersion"}
 
 
@@ -106,7 +106,7 @@ def content(found: Json) -> Json:
 async def test_what_one_version_writes_the_other_reads(
     kube: Kube, kind: str, one: str, other: str
 ) -> None:
-    """Law: defaults, status and all else are the same, and the operator reads it as its own version."""
+    """Law: an object written by one version reads the same by the other, with defaults and status."""
     name = f"by-{one}"
     await kube.call("POST", path(kind, one), made(kind, one, name))
     condition = {
@@ -128,7 +128,7 @@ async def test_what_one_version_writes_the_other_reads(
 
 
 async def test_a_rule_holds_for_both(kube: Kube) -> None:
-    """Law: what one version refuses cannot be brought in by the other."""
+    """Law: a spec that one version refuses is refused by the other too."""
     for version in VERSIONS:
         wrong = made("Cluster", version, "wrong")
         wrong["spec"] = {"nameServers": {"replicas": 1}, "tls": {"mode": "Enforcing"}}
@@ -137,7 +137,7 @@ async def test_a_rule_holds_for_both(kube: Kube) -> None:
 
 
 async def test_warnings_reach_edits_of_either_version(kube: Kube, address: str) -> None:
-    """Law: the policies name the stored version, and the API server asks them of an equivalent one, too."""
+    """Law: warnings are given for edits by either version, although the policies name only the stored one."""
     for number, each in enumerate(changewarnings.policies(spec_schema("Cluster"))):
         name = f"warn-{number}"
         policy = {"metadata": {"name": name}, "spec": each["spec"]}
@@ -149,7 +149,7 @@ async def test_warnings_reach_edits_of_either_version(kube: Kube, address: str) 
         await kube.call("POST", f"{POLICIES}/validatingadmissionpolicybindings", binding)
     for version in VERSIONS:
         await kube.call("POST", path("Topic", version), made("Topic", version, f"warned-{version}"))
-        for _ in range(100):  # the API server reads new policies once a while
+        for _ in range(100):  # The API server reads new policies once in a while.
             warned = await warnings_of(address, path("Topic", version, f"warned-{version}"))
             if warned:
                 break
@@ -158,7 +158,7 @@ async def test_warnings_reach_edits_of_either_version(kube: Kube, address: str) 
 
 
 async def warnings_of(address: str, place: str) -> str:
-    """Return what the API server warns of when an object would be deleted."""
+    """Return the API server's warnings for a deletion of an object."""
     headers = {"Authorization": f"Bearer {ADMIN}"}
     async with (
         aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=False)) as session,
@@ -176,10 +176,10 @@ def spec_schema(kind: str) -> Json:
 async def test_what_is_made_for_a_cluster_can_name_it_by_the_other_version(
     kube: Kube, address: str
 ) -> None:
-    """Law: an operator of the other version writes its owner references over ours, which restarts nothing, and goes back.
+    """Law: owner references are rewritten by an operator of the other version, without a restart, and back again.
 
-    Kubernetes' garbage collection finds an owner by the version of the reference, so all of them must be written before v1alpha1
-    goes: what is compared at each reconcile by that, and Secrets, which are made once, by a person, because the operator may not.
+    Kubernetes' garbage collection finds an owner by the reference's version, so all must be rewritten before v1alpha1 is
+    removed: the operator does it at each reconcile, a person for Secrets, which the operator may not change.
     """
     owner = cluster()
     objects = [
@@ -223,7 +223,7 @@ async def test_what_is_made_for_a_cluster_can_name_it_by_the_other_version(
 
 
 def by_version(made: Json, version: str) -> Json:
-    """Return an object of ours as an operator that works with *version* makes it."""
+    """Return an object as an operator of *version* makes it."""
     found = copy.deepcopy(made)
     for each in found["metadata"]["ownerReferences"]:
         each["apiVersion"] = f"{GROUP}/{version}"
@@ -236,7 +236,7 @@ def versions_of(found: Json) -> list[str]:
 
 
 async def test_a_chart_that_knows_one_version_can_come_back(kube: Kube) -> None:
-    """Law: a rollback of the chart loses nothing, also of what was written as v1beta1; the upgrade may follow again."""
+    """Law: a rollback to a chart with one version loses nothing, not even what was written as v1beta1; the upgrade works again."""
     name = f"by-{NEXT}"
     before = await kube.call("GET", path("Topic", VERSION, name))
     place = f"{DEFINITIONS}/{PLURALS['Topic']}.{GROUP}"
@@ -247,7 +247,7 @@ async def test_a_chart_that_knows_one_version_can_come_back(kube: Kube) -> None:
         if len(versions) == 1:
             assert await is_gone(kube, path("Topic", NEXT))
 
-    for _ in range(100):  # the API server takes a moment to serve a version
+    for _ in range(100):  # The API server takes a moment to serve a version.
         if not await is_gone(kube, path("Topic", NEXT), tries=1):
             break
         await asyncio.sleep(0.1)
@@ -256,9 +256,9 @@ async def test_a_chart_that_knows_one_version_can_come_back(kube: Kube) -> None:
 
 
 async def test_the_way_to_v1beta1_alone(kube: Kube) -> None:
-    """Law: after the steps of docs/howto/upgrade.md nothing is stored as v1alpha1, and no object has changed.
+    """Law: after the steps of docs/howto/upgrade.md no object is stored as v1alpha1, and none has changed.
 
-    It comes last, because v1alpha1 is gone after it.
+    This test is the last, because v1alpha1 is gone after it.
     """
     before = {kind: (await kube.call("GET", path(kind, NEXT)))["items"] for kind in KINDS}
     assert all(before.values())
@@ -284,7 +284,7 @@ async def test_the_way_to_v1beta1_alone(kube: Kube) -> None:
 
 
 async def settled(kube: Kube, method: str, place: str, body: Json | None = None) -> Json:
-    """Make a request when the API server has taken over a definition, until which it asks to come again."""
+    """Make a request again until the API server has taken over a definition."""
     for _ in range(100):
         try:
             return await kube.call(method, place, body)
@@ -296,18 +296,18 @@ async def settled(kube: Kube, method: str, place: str, body: Json | None = None)
 
 
 async def is_gone(kube: Kube, place: str, tries: int = 100) -> bool:
-    """Wait until a version is not served any more, which takes the API server a moment."""
+    """Wait until a version is no longer served, which takes a moment."""
     for _ in range(tries):
         try:
             await kube.call("GET", place)
-        except (RuntimeError, aiohttp.ContentTypeError):  # the answer is plain text then
+        except (RuntimeError, aiohttp.ContentTypeError):  # The answer is plain text then.
             return True
         await asyncio.sleep(0.1)
     return False
 
 
 def timeless(found: Json) -> Json:
-    """Return an object without what each write of it changes."""
+    """Return an object without what each write changes."""
     kept = {
         key: value
         for key, value in found["metadata"].items()

@@ -23,7 +23,7 @@ _REFUSED = {
 
 @pytest.mark.parametrize(("key", "value"), [(k, v) for k, some in _TAKEN.items() for v in some])
 def test_an_amount_is_taken_as_kubernetes_takes_it(key: str, value: int | str) -> None:
-    """Law: whole numbers and texts, decimals too; pods get it as it was written, and the operator knows its size."""
+    """Law: amounts are accepted as in Kubernetes (numbers, texts, decimals) and passed to pods unchanged; the operator knows their size."""
     said = ComputeRequests.model_validate({key: value}).model_dump(by_alias=True, exclude_none=True)
 
     assert said == {key: str(value)}
@@ -32,7 +32,7 @@ def test_an_amount_is_taken_as_kubernetes_takes_it(key: str, value: int | str) -
 
 @pytest.mark.parametrize(("key", "value"), [(k, v) for k, some in _REFUSED.items() for v in some])
 def test_what_is_no_amount_or_none_at_all_is_refused(key: str, value: Any) -> None:
-    """The schema has the same form and the same bounds."""
+    """Law: what is not an amount, or zero, is refused; the schema has the same form and bounds."""
     with pytest.raises(ValidationError):
         ComputeRequests.model_validate({key: value})
 
@@ -53,13 +53,13 @@ def test_what_is_no_amount_or_none_at_all_is_refused(key: str, value: Any) -> No
     ids=str,
 )
 def test_a_toleration_with_which_no_pod_can_be_made_is_refused(said: Any, taken: bool) -> None:
-    """Law: the manifest is refused, not the StatefulSet that a running Cluster gets of it."""
+    """Law: a toleration with which Kubernetes makes no pod is refused in the manifest, not later in the StatefulSet."""
     with nullcontext() if taken else pytest.raises(ValidationError):
         Toleration.model_validate(said)
 
 
 def test_an_empty_value_of_a_toleration_is_none() -> None:
-    """The API server leaves it out: an object with one would differ from what is wanted for ever."""
+    """Law: a toleration's empty value counts as absent; the API server leaves it out, and the object would always seem changed."""
     said = {"key": "spot", "operator": "Exists"}
 
     assert Toleration.model_validate({**said, "value": ""}) == Toleration.model_validate(said)
@@ -77,6 +77,6 @@ def test_an_empty_value_of_a_toleration_is_none() -> None:
     ids=str,
 )
 def test_a_request_beyond_its_limit_is_refused(requests: Any, limits: Any, taken: bool) -> None:
-    """Law: the manifest is refused, not the StatefulSet that a running Cluster gets of it."""
+    """Law: a request above its limit is refused in the manifest, not later in the StatefulSet."""
     with nullcontext() if taken else pytest.raises(ValidationError, match="is more than limits"):
         Resources.model_validate({"requests": requests, "limits": limits})

@@ -55,7 +55,7 @@ def test_the_fields_of_a_type_are_those_that_its_model_reads(kind: str) -> None:
 
 
 def test_the_fields_that_only_kubernetes_obeys_are_those_that_a_run_leaves_alone() -> None:
-    """Every field of the resource belongs to the pipeline or to the operator."""
+    """Law: each field of the resource belongs either to the pipeline's run or to the operator alone."""
     of_types = {name for names in FIELDS.values() for name in names}
 
     assert set(_fields(PipelineSpec)) - of_types - {"type", "spark"} == set(specs.KUBERNETES_ONLY)
@@ -66,7 +66,7 @@ def test_the_fields_that_only_kubernetes_obeys_are_those_that_a_run_leaves_alone
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_every_example_is_a_resource_and_a_run(path: Path) -> None:
-    """The same file is applied and run; what the driver gets is what the file says."""
+    """Law: each example file is both a resource and a run, and the driver gets exactly what the file says."""
     (found,) = manifests.read([path])
     there = specs.read_pipeline(path)
 
@@ -95,7 +95,7 @@ def test_every_example_is_a_resource_and_a_run(path: Path) -> None:
     ],
 )
 def test_what_cannot_run_is_refused_with_what_would(spec: dict[str, Any], words: str) -> None:
-    """The model says what the schema of the API server says, too."""
+    """Law: a spec that cannot run is refused with what would work; model and API schema agree."""
     if spec.get("type") == "order-audit":
         spec = {**spec, "archive": "archive"}
 
@@ -118,7 +118,7 @@ def test_what_cannot_run_is_refused_with_what_would(spec: dict[str, Any], words:
     ],
 )
 def test_an_archive_has_one_place(spec: dict[str, Any]) -> None:
-    """A path, or a table of a catalogue; a resource and a run are refused alike."""
+    """Law: an archive has one place, a path or a catalogue's table; a resource and a run are refused alike."""
     words = "an archive needs path, or with format: iceberg catalog and table"
     assert pipeline(**ICEBERG).spec.table == "shop.orders"
     with pytest.raises(ValidationError, match=words):
@@ -131,7 +131,7 @@ def test_an_archive_has_one_place(spec: dict[str, Any]) -> None:
 
 
 def test_a_checkpoint_goes_to_no_other_place() -> None:
-    """The rule that sees the former spec names each field that says where rows go, the catalogue with its properties."""
+    """Law: a checkpoint never continues at another place: each field that says where rows go cannot change, the catalogue's too."""
     found = [each["rule"] for each in SPEC_RULES["x-kubernetes-validations"]]
     bound = next(each for each in found if "oldSelf.checkpoint" in each)
 
@@ -157,12 +157,12 @@ def test_a_checkpoint_goes_to_no_other_place() -> None:
 def test_a_driver_goes_on_only_where_its_trigger_is_a_time(
     spec: dict[str, Any], continuous: bool
 ) -> None:
-    """A batch ends, whatever its trigger says."""
+    """Law: a driver runs continuously only with a time trigger; a batch ends whatever its trigger is."""
     assert pipeline(**spec).spec.continuous is continuous
 
 
 def test_a_local_cluster_leaves_pipelines_to_their_own_command(tmp_path: Path) -> None:
-    """They are checked with everything else, and `orderlymq pipeline run` runs them."""
+    """Law: a local cluster checks Pipelines with the other manifests, and leaves running to `orderlymq pipeline run`."""
     cluster = {
         "apiVersion": "orderlymq.io/v1alpha1",
         "kind": "Cluster",
@@ -183,7 +183,7 @@ def test_a_local_cluster_leaves_pipelines_to_their_own_command(tmp_path: Path) -
 
 @pytest.mark.parametrize("address", ["wasbs://bucket/x", "file:///x", "hdfs:/x"])
 def test_an_address_with_an_unknown_scheme_is_no_path(address: str) -> None:
-    """The driver would take it for a folder beside itself; a run on a laptop refuses the same."""
+    """Law: an address with an unknown scheme is refused by resource and run; the driver would take it for a local folder."""
     check = TypeAdapter(PathText).validate_python
 
     with pytest.raises(ValidationError, match=r"scheme \w+: is not supported; supported are"):
@@ -215,6 +215,6 @@ def test_an_address_with_an_unknown_scheme_is_no_path(address: str) -> None:
 def test_what_a_pod_may_have_once_is_refused_where_it_is_twice(
     spec: dict[str, Any], text: str
 ) -> None:
-    """Law: Kubernetes makes no object of such a list, so that it must not come so far."""
+    """Law: a list with a doubled entry that Kubernetes would refuse in a pod is refused in the manifest."""
     with pytest.raises(ValidationError, match=text):
         pipeline(**spec)

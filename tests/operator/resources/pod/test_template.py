@@ -1,4 +1,4 @@
-"""Settings that a pod template may have, and things of the operator that it must leave alone."""
+"""Settings that a pod template may have, and those that belong to the operator."""
 
 from contextlib import nullcontext
 from typing import Any
@@ -68,7 +68,7 @@ _OWN: list[tuple[dict[str, Any], str, str]] = [
 
 
 def _error(template: dict[str, Any]) -> tuple[str, str]:
-    """Return where and why a template is refused."""
+    """Return the field and the reason by which a template is refused."""
     with pytest.raises(ValidationError) as caught:
         PodTemplate.model_validate(template)
     (found,) = caught.value.errors()
@@ -79,7 +79,7 @@ def _error(template: dict[str, Any]) -> tuple[str, str]:
 def test_what_the_operator_keeps_is_refused_by_its_name_and_with_advice(
     template: dict[str, Any], field: str, named: str
 ) -> None:
-    """Labels, variables, containers, ports, volumes, and paths in or above its own."""
+    """Law: what the operator sets (labels, variables, containers, ports, volumes, paths) is refused by name and with advice."""
     where, text = _error(template)
 
     assert where == field
@@ -171,7 +171,7 @@ def test_what_the_operator_keeps_is_refused_by_its_name_and_with_advice(
     ],
 )
 def test_what_cannot_work_is_refused_with_what_to_do(template: dict[str, Any], text: str) -> None:
-    """Before the API server refuses a StatefulSet that nobody wrote."""
+    """Law: a template that cannot work is refused with what to do, before the API server would refuse a StatefulSet."""
     assert _error(template)[1].startswith(text)
 
 
@@ -188,13 +188,13 @@ def test_what_cannot_work_is_refused_with_what_to_do(template: dict[str, Any], t
     ],
 )
 def test_a_template_is_bounded_and_has_no_other_field(template: dict[str, Any]) -> None:
-    """No root, no privileges, no folder of a node, no host network."""
+    """Law: a template is bounded: no root, no privileges, no host folders and no host network."""
     with pytest.raises(ValidationError):
         PodTemplate.model_validate(template)
 
 
 def test_a_manifest_with_a_refused_template_names_its_line_and_field() -> None:
-    """As every other mistake in a manifest."""
+    """Law: a refused template is reported with line and field, as any other mistake."""
     text = """apiVersion: orderlymq.io/v1alpha1
 kind: Cluster
 metadata: {name: shop}
@@ -239,7 +239,7 @@ spec:
 def test_a_name_with_which_no_pod_can_be_made_is_refused(
     template: dict[str, Any], taken: bool
 ) -> None:
-    """Law: the manifest is refused, not the StatefulSet that a running Cluster gets of it."""
+    """Law: a name with which Kubernetes makes no pod is refused in the manifest, not later in the StatefulSet."""
     with nullcontext() if taken else pytest.raises(ValidationError):
         PodTemplate.model_validate(template)
 
@@ -258,7 +258,7 @@ def test_a_name_with_which_no_pod_can_be_made_is_refused(
     ],
 )
 def test_a_port_has_a_name_with_which_a_pod_can_be_made(name: str, taken: bool) -> None:
-    """Law: the manifest is refused, not the StatefulSet that a running Cluster gets of it."""
+    """Law: a port's name with which Kubernetes makes no pod is refused in the manifest, not later in the StatefulSet."""
     port = {"name": name, "containerPort": 8080}
     with nullcontext() if taken else pytest.raises(ValidationError):
         PodTemplate.model_validate({"sidecars": [{**_SIDECAR, "ports": [port]}]})

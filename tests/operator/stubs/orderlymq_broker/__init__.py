@@ -1,1 +1,1 @@
-"""A broker process for tests of the local backend; found first when this folder's parent is on PYTHONPATH."""
+"""A stand-in broker process for tests of the local backend; it is found first with this folder's parent on PYTHONPATH."""

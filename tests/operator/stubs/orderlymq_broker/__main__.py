@@ -1,9 +1,9 @@
 """
-A stand-in for a broker process: real ports, real wire, real settings file, no raft and no messages.
+A stand-in for a broker process: real ports, protocol and settings file, but no raft and no messages.
 
-Replicas of a group share one file for topics, groups and membership. Who holds the group's file lock leads and
-listens on the group's address, so a leader that dies, or is killed, is replaced as a real one is; one that is
-stopped (SIGSTOP) keeps its port, as a real one does.
+A group's replicas share one file with topics, groups and membership. The replica with the group's file lock leads and
+listens on the group's address, so a leader that ends is replaced as a real one is. A stopped one (SIGSTOP) keeps its port,
+as a real one does.
 """
 
 import argparse
@@ -30,7 +30,7 @@ _CAMPAIGN_S = 0.02
 
 
 class Replica:
-    """One replica of the stand-in."""
+    """One replica of a stand-in group."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self.settings = settings
@@ -59,7 +59,7 @@ class Replica:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """Keep other replicas, and tests, from changing the file between a look at it and a change."""
+        """Keep other replicas and tests from changing the file during a change."""
         fcntl.flock(self._changing, fcntl.LOCK_EX)
         try:
             yield
@@ -67,7 +67,7 @@ class Replica:
             fcntl.flock(self._changing, fcntl.LOCK_UN)
 
     def _begin(self, shared: dict[str, Any]) -> None:
-        """Write the first state, unless another replica was faster."""
+        """Write the first state, unless another replica already has."""
         new = self._file.with_name(f"{self._file.name}.first{self.node}")
         new.write_text(json.dumps(shared))
         with contextlib.suppress(FileExistsError):
@@ -94,7 +94,7 @@ class Replica:
             await self._step_down()
 
     def _alive(self) -> tuple[bool, str]:
-        # The caller that stops this process waits until a probe before has had its answer.
+        # Whoever stops this process waits until an earlier probe was answered.
         with (Path(self.settings["data_dir"]) / "PROBES").open("a") as file:
             file.write(".")
         return True, "ok"
@@ -178,7 +178,7 @@ class Replica:
             case RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP:
                 config = configbodies.SubscriptionGroupConfig.from_json(command.body)
                 if config.group_name in shared.get("refused", ()):
-                    return None  # as of a group whose queues are locked
+                    return None  # As a group with locked queues does.
                 shared["groups"][config.group_name] = config.to_json_value()
             case RequestCode.DELETE_SUBSCRIPTIONGROUP:
                 shared["groups"].pop(ext["groupName"], None)
@@ -189,7 +189,8 @@ class Replica:
             case RequestCode.ORDERLYMQ_QUEUE_EXPANSION:
                 return b'{"topics": []}'
             case RequestCode.ORDERLYMQ_SET_ASSIGNMENT:
-                pass  # of nothing: by it an operator ends what its predecessors have sent
+                # An empty answer; the operator uses it to end what its predecessors have sent.
+                pass
             case _:
                 return None
         return b""
