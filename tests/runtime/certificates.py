@@ -10,7 +10,7 @@ from orderlymq_runtime.security.tls import TlsFiles
 
 
 def make_authority(folder: Path, name: str = "ca") -> Path:
-    """Make an authority and return its certificate; its key stands beside it."""
+    """Make an authority and return its certificate; its key is beside it."""
     if shutil.which("openssl") is None:
         pytest.skip("openssl not installed here; runs in CI")
     folder.mkdir(parents=True, exist_ok=True)
@@ -25,7 +25,7 @@ def make_authority(folder: Path, name: str = "ca") -> Path:
 def make_certificate(
     ca: Path, name: str, *, days: int = 1, uri: str = "", host: str = ""
 ) -> TlsFiles:
-    """Make a certificate for 127.0.0.1, and for *host*, that *ca* has signed; with less than no *days* it is over."""
+    """Make a certificate for 127.0.0.1 and *host*, signed by *ca*; with a negative number of *days* it has expired."""
     folder = ca.parent
     request, certificate, key = (folder / f"{name}.{end}" for end in ("csr", "pem", "key"))
     extensions = folder / "extensions.cnf"

@@ -1,4 +1,4 @@
-"""Peers for tests of the remoting shells: a handler that records, and a bare socket as client."""
+"""Peers for tests of the remoting client and server: a recording handler, and a bare socket as client."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -10,7 +10,8 @@ from orderlymq_runtime.remoting.client import RemotingClient
 from orderlymq_runtime.remoting.connection import Connection
 from orderlymq_runtime.remoting.server import RemotingServer
 
-PATIENCE_S = 10.0  # for what happens by itself within milliseconds; only a failure waits so long
+# For things that happen by themselves within milliseconds; only a failure waits so long.
+PATIENCE_S = 10.0
 
 Serve = Callable[[Connection, RemotingCommand], None]
 
@@ -62,7 +63,7 @@ class Recorder:
 
 
 class BarePeer:
-    """A client that is nothing but a socket: it can send anything, and can refuse to read."""
+    """A client that is only a socket: it can send anything and refuse to read."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -103,7 +104,7 @@ async def bare_peer(port: int) -> AsyncIterator[BarePeer]:
 
 @asynccontextmanager
 async def listening(server: RemotingServer) -> AsyncIterator[int]:
-    """Listen on a free port; at the end nothing may be left open."""
+    """Listen on a free port; at the end nothing may be open."""
     _, port = await server.listen("127.0.0.1", 0)
     try:
         yield port
@@ -118,7 +119,7 @@ async def listening(server: RemotingServer) -> AsyncIterator[int]:
 async def pair(
     serve: Serve, client: RemotingClient | None = None
 ) -> AsyncIterator[tuple[RemotingClient, str, Recorder, RemotingServer]]:
-    """A client, and a server with its address; at the end neither has anything open."""
+    """A client, and a server with its address; at the end neither may have anything open."""
     client = RemotingClient() if client is None else client
     handler = Recorder(serve)
     server = RemotingServer(handler)

@@ -12,7 +12,7 @@ from orderlymq_runtime.durablefiles import replace_file
 def test_a_file_is_replaced_as_a_whole_or_not_at_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A full disk leaves the old file, and no half of the new one."""
+    """Law: a file is replaced completely or not at all; on a full disk the old one stays."""
     file = tmp_path / "cluster.json"
     replace_file(file, b"old")
 
@@ -28,7 +28,7 @@ def test_a_file_is_replaced_as_a_whole_or_not_at_all(
 
 
 def test_writers_that_meet_replace_it_one_after_the_other(tmp_path: Path) -> None:
-    """Law: the file is always what one of them wrote."""
+    """Law: with several writers the file always has the complete content of one of them."""
     file = tmp_path / "kv.json"
     contents = [bytes([letter]) * 100_000 for letter in b"ab"]
 
@@ -42,7 +42,7 @@ def test_writers_that_meet_replace_it_one_after_the_other(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(("wanted", "expected"), [(0o600, 0o600), (0o666, 0o644)])
 def test_the_mode_is_less_the_umask(tmp_path: Path, wanted: int, expected: int) -> None:
-    """Secrets are for the owner alone; other files as any program writes them."""
+    """Law: the mode of a new file is the wanted one without the umask's bits; secrets are for the owner only."""
     file = tmp_path / "file"
     before = os.umask(0o022)
     try:

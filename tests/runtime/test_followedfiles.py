@@ -1,4 +1,4 @@
-"""Files that are read again when they change, or when a read of them has failed."""
+"""Files that are read again when they change, or after a read has failed."""
 
 import logging
 import os
@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 @contextmanager
 def no_more_open_files() -> Iterator[None]:
-    """Let this process open nothing, as in a crowd of clients."""
+    """Let this process open no more files, as with too many clients."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
     try:
@@ -38,7 +38,7 @@ def path(tmp_path: Path) -> Path:
 def test_a_read_that_failed_for_a_passing_cause_is_tried_again(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Law: what stands in the file counts in the end, and one state of the file fails once in the log."""
+    """Law: a read that failed for a passing cause is tried again, and each state of the file fails only once in the log."""
     followed = FollowedFiles(path, log=_log, stays="the first stays effective")
     assert followed.read_changed(path.read_text, OSError) is None
     path.write_text("second!")
@@ -54,7 +54,7 @@ def test_a_read_that_failed_for_a_passing_cause_is_tried_again(
 
 
 def test_corrected_permissions_are_a_change(path: Path) -> None:
-    """They leave the time of the last write as it is."""
+    """Law: corrected permissions count as a change, although the time of the last write stays."""
     followed = FollowedFiles(path, log=_log, stays="")
 
     path.chmod(0o640)
@@ -63,7 +63,7 @@ def test_corrected_permissions_are_a_change(path: Path) -> None:
 
 
 def test_a_token_counts_that_could_not_be_read_when_it_changed(path: Path) -> None:
-    """Otherwise the former token would open the pages until the next change."""
+    """Law: a changed token that could not be read is read later; the former one must not stay valid."""
     path.write_text("0123456789abcdef")
     token = PageToken(path)
     path.write_text("fedcba98765432100")
@@ -75,7 +75,7 @@ def test_a_token_counts_that_could_not_be_read_when_it_changed(path: Path) -> No
 
 
 def test_a_certificate_counts_that_could_not_be_read_when_it_was_renewed(tmp_path: Path) -> None:
-    """Otherwise the former one would be shown until it ends."""
+    """Law: a renewed certificate that could not be read is read later; the former one must not be shown until it expires."""
     authority = make_authority(tmp_path)
     files = make_certificate(authority, "server")
     assert files.certificate is not None

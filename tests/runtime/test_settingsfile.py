@@ -1,4 +1,4 @@
-"""The settings that every server reads from its file, and what it keeps to itself."""
+"""The settings that each server reads from its file, and what it never shows."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ def written(path: Path, **settings: object) -> Path:
 
 
 def test_the_cluster_secret_is_read_with_the_settings_and_never_shown(tmp_path: Path) -> None:
-    """It stands in a file of its own, and in no log."""
+    """Law: the cluster's secret is read from its own file with the settings, and never shown."""
     (tmp_path / "cluster.secret").write_text(SECRET + "\n")
 
     settings = read_settings(
@@ -42,7 +42,7 @@ def test_the_cluster_secret_is_read_with_the_settings_and_never_shown(tmp_path: 
 def test_a_secret_that_cannot_be_used_is_refused(
     tmp_path: Path, settings: dict[str, object], complaint: str
 ) -> None:
-    """Its file is missing, or it stands in the settings, which others may read."""
+    """Law: a secret that is missing, invalid or inside the settings (which others may read) is refused."""
     with pytest.raises(SettingsError, match=complaint) as caught:
         read_settings(written(tmp_path, **settings), ServerSettings)
 

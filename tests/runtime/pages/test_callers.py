@@ -1,4 +1,4 @@
-"""What the connections of an HTTP server may keep, whoever calls."""
+"""What connections to an HTTP server may keep in memory, whoever calls."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ GET = b"GET / HTTP/1.1\r\nHost: x\r\n"
 
 
 class Site:
-    """Pages that answer when they may."""
+    """Pages that answer when the test allows it."""
 
     def __init__(self) -> None:
         self.budget = InputBudget(bytes_max=2 * MIB, strangers_max=MIB)
@@ -72,7 +72,7 @@ def headers(size: int) -> bytes:
 
 
 async def test_headers_without_end_end_their_connection() -> None:
-    """Law: nobody keeps more of them than a request may have; aiohttp would keep 1 MiB, twice."""
+    """Law: a request whose headers exceed the limit ends its connection; aiohttp alone would keep 1 MiB, twice."""
     async with site() as pages:
         reader, writer = await pages.call(GET + headers(HEAD_BYTES_MAX - 1_000))
         with pytest.raises(TimeoutError):
@@ -85,7 +85,7 @@ async def test_headers_without_end_end_their_connection() -> None:
 
 
 async def test_headers_that_do_not_come_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Law: half of them end within seconds; the first request of a connection and later ones alike."""
+    """Law: a connection whose headers stay incomplete ends within seconds, at its first request or a later one."""
     monkeypatch.setattr(callers, "HEAD_S", 0.5)
     async with site() as pages:
         pages.may_answer.set()
@@ -98,7 +98,7 @@ async def test_headers_that_do_not_come_are_not_waited_for(monkeypatch: pytest.M
 async def test_a_request_that_takes_its_time_keeps_its_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Law: the clock of the headers stops when they have come, and what waits behind a request is none yet."""
+    """Law: a slow request keeps its connection: the time limit is for its headers, and does not run for the next request meanwhile."""
     monkeypatch.setattr(callers, "HEAD_S", 1.0)
     async with site() as pages:
         reader, writer = await pages.call(GET + b"\r\n" + GET)
@@ -111,7 +111,7 @@ async def test_a_request_that_takes_its_time_keeps_its_connection(
 
 
 async def test_what_follows_a_request_waits_until_it_is_answered() -> None:
-    """Law: one connection keeps one request and the next; aiohttp would parse 32 requests ahead, 8 MiB of headers here."""
+    """Law: a connection keeps one request and the next in memory; aiohttp would parse 32 ahead (8 MiB of headers here)."""
     async with site() as pages:
         tracemalloc.start()
         try:
@@ -125,7 +125,7 @@ async def test_what_follows_a_request_waits_until_it_is_answered() -> None:
             kept = tracemalloc.get_traced_memory()[0] - before
         finally:
             tracemalloc.stop()
-        # Most of it still stands in this writer, once.
+        # Most of it is still in this writer, once.
         assert kept < len(more) + MIB
         assert pages.asked == 1
         pages.may_answer.set()
@@ -140,7 +140,7 @@ async def test_what_follows_a_request_waits_until_it_is_answered() -> None:
 
 @pytest.mark.parametrize("size", [1, 300_000])
 async def test_requests_with_bodies_follow_each_other(size: int) -> None:
-    """Law: a body is its request's, however the bytes come, and the request behind it is answered, too."""
+    """Law: each request gets its own body, however the bytes are cut, and the next request is answered too."""
     post = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % size
     post += (b"\r\n" * size)[:size]
     async with site() as pages:
@@ -157,7 +157,7 @@ async def test_requests_with_bodies_follow_each_other(size: int) -> None:
 
 
 async def test_strangers_that_keep_half_of_their_headers_are_kept_within_the_budget() -> None:
-    """Law: the oldest ends when all together keep too much."""
+    """Law: if incomplete headers of all strangers exceed the budget, the oldest connection ends."""
     async with site() as pages:
         crowd = [await pages.call(GET + headers(HEAD_BYTES_MAX - 2_000)) for _ in range(12)]
 
@@ -170,7 +170,7 @@ async def test_strangers_that_keep_half_of_their_headers_are_kept_within_the_bud
 
 
 async def test_who_asks_and_hangs_up_at_once_leaves_no_traceback() -> None:
-    """Law: uvloop tells both in one iteration, and strangers do not fill the log."""
+    """Law: a caller that asks and hangs up at once leaves no traceback, although uvloop reports both in one iteration."""
     failures: list[str] = []
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: failures.append(str(context)))

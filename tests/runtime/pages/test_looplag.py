@@ -1,4 +1,4 @@
-"""The time that a loop stood still, as `/metrics` shows it."""
+"""The time that an event loop stood still, as `/metrics` shows it."""
 
 import asyncio
 import time
@@ -19,13 +19,13 @@ def _longer_than(registry: CollectorRegistry, clock: str, seconds: str) -> float
 
 
 async def test_a_callback_that_computes_shows_in_both_clocks_and_one_that_waits_in_one() -> None:
-    """Law: a stall is at least as long as what blocked the loop; CPU time counts only where some was spent."""
+    """Law: a stall counts at least the blocked time; CPU time counts only if the callback computes rather than waits."""
     registry = CollectorRegistry()
     stall = LoopStall(registry)
     stall.start()
     await asyncio.sleep(2 * PERIOD_S)
 
-    # Blocks the loop on purpose: the thing that is measured.
+    # It blocks the loop on purpose, because that is measured.
     time.sleep(0.3)  # noqa: ASYNC251
     await asyncio.sleep(2 * PERIOD_S)
     waited = _longer_than(registry, "wall", "0.2"), _longer_than(registry, "cpu", "0.2")

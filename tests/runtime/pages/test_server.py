@@ -28,7 +28,7 @@ async def get(address: tuple[str, int], path: str) -> tuple[int, str]:
 
 
 async def test_the_pages_show_health_readiness_metrics_and_status() -> None:
-    """Law: the four pages, with codes that probes understand."""
+    """Law: a process has four pages (health, readiness, metrics, status) with codes that probes understand."""
     traffic = Traffic(connections=3, frames_in=7)
     traffic.errors["frame"] += 2
     registry = CollectorRegistry()
@@ -64,7 +64,7 @@ async def test_the_pages_show_health_readiness_metrics_and_status() -> None:
 
 
 async def test_a_status_may_have_a_brief_page() -> None:
-    """Law: `/status?brief` is the part whose length clients do not choose; of a process without one, all."""
+    """Law: `/status?brief` has only the part whose length clients cannot influence; without such a part it is the whole status."""
     whole, brief = {"role": "leader", "rows": ["x" * 100]}, {"role": "leader"}
     for given, expected in ((lambda: brief, brief), (None, whole)):
         server = HealthServer(
@@ -84,7 +84,7 @@ async def test_a_status_may_have_a_brief_page() -> None:
 
 
 async def test_a_page_that_fails_says_why_and_the_server_goes_on() -> None:
-    """Law: a broken status is a 500 with the reason."""
+    """Law: a status page that fails is a 500 with its reason, and the server goes on."""
 
     def status() -> dict[str, object]:
         raise RuntimeError("no tables")
@@ -101,7 +101,7 @@ async def test_a_page_that_fails_says_why_and_the_server_goes_on() -> None:
 
 
 async def test_however_many_ask_at_once_the_loop_turns_between_two_pages() -> None:
-    """Law: bursts of requests on several connections take one page of each iteration, and all are answered."""
+    """Law: with many requests at once the loop answers one page per iteration, and answers all."""
     turns = Turns()
 
     def status() -> dict[str, object]:
@@ -128,7 +128,7 @@ async def test_however_many_ask_at_once_the_loop_turns_between_two_pages() -> No
 
 
 async def test_the_loop_turns_between_two_metrics() -> None:
-    """Law: a long page of metrics keeps nobody waiting for more than one of them, and has them all in their order."""
+    """Law: a long metrics page is sent in parts with loop turns between them, complete and in order."""
     turns = Turns()
 
     class Wide(Collector):
@@ -156,7 +156,7 @@ async def test_the_loop_turns_between_two_metrics() -> None:
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz"])
 async def test_a_probe_waits_for_no_scrape(path: str) -> None:
-    """Law: a probe is answered while a long page of metrics is made, else a busy broker that is scraped is taken for dead."""
+    """Law: a probe is answered while a long metrics page is made; otherwise a busy broker would seem dead."""
     began = asyncio.Event()
 
     class Wide(Collector):

@@ -1,10 +1,10 @@
-"""The turns of the event loop while a server of pages answers."""
+"""Counts turns of the event loop while a server of pages answers."""
 
 import asyncio
 
 
 class Turns:
-    """Counts the iterations of the loop, and notes in which something happened."""
+    """Counts the loop's iterations, and notes in which one something happened."""
 
     def __init__(self) -> None:
         self.noted: list[int] = []
@@ -19,7 +19,7 @@ class Turns:
 
 
 async def turns_for(host: str, port: int, request: bytes, count: int) -> int:
-    """Send *request* as often on one connection at once; return how often the loop turned until all were answered."""
+    """Send *request* that often at once on one connection; return how often the loop turned until all were answered."""
     turns = Turns()
     reader, writer = await asyncio.open_connection(host, port)
     try:

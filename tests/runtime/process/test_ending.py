@@ -45,7 +45,7 @@ sys.exit(ending.run(main(), close_max_s=float(sys.argv[2]) if sys.argv[2:] else 
 
 
 def test_a_process_ends_within_fifteen_seconds() -> None:
-    """Law: by default, whatever it is, and whatever hangs in it."""
+    """Law: by default a process ends within 15 seconds, whatever hangs in it."""
     assert ending.CLOSE_MAX_S + ending.FORCE_AFTER_S <= 15
 
 
@@ -60,9 +60,9 @@ def test_a_process_ends_within_fifteen_seconds() -> None:
     ],
 )
 def test_the_first_signal_lets_main_close_what_it_owns(numbers: list[signal.Signals]) -> None:
-    """Law: main is cancelled once, closes, and the exit code is 0; also where the tests run under nohup, and the terminal is closed.
+    """Law: the first signal cancels main once, so it can close, and the exit code is 0; also for SIGHUP.
 
-    It sends SIGHUP twice: the shell passes on what the kernel sends as well.
+    The test sends SIGHUP twice, because both the shell and the kernel send it when a terminal closes.
     """
 
     def prepare() -> None:
@@ -87,7 +87,7 @@ def test_the_first_signal_lets_main_close_what_it_owns(numbers: list[signal.Sign
 
 
 def test_a_process_of_nohup_outlives_its_terminal() -> None:
-    """Law: SIGHUP that is ignored at the start stays ignored."""
+    """Law: if SIGHUP is ignored at the start (nohup) it stays ignored."""
 
     async def main() -> int:
         os.kill(os.getpid(), signal.SIGHUP)
@@ -101,7 +101,7 @@ def test_a_process_of_nohup_outlives_its_terminal() -> None:
 
 
 def test_a_second_signal_ends_the_process_immediately() -> None:
-    """Law: someone who asks twice is not kept waiting; the exit code shows it."""
+    """Law: a second signal ends the process immediately, with an exit code that shows the signal."""
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM, "slow"],
         stdout=subprocess.PIPE,
@@ -119,7 +119,7 @@ def test_a_second_signal_ends_the_process_immediately() -> None:
 
 
 def test_results_and_errors_of_main_pass_through() -> None:
-    """Law: the exit code is main's; its exceptions are the caller's."""
+    """Law: the exit code is main's result, and main's exceptions reach the caller."""
 
     async def give(code: int | None) -> int | None:
         return code
@@ -136,7 +136,7 @@ def test_results_and_errors_of_main_pass_through() -> None:
 def test_a_run_without_a_signal_leaves_signals_as_they_were(
     loop_factory: Callable[[], asyncio.AbstractEventLoop] | None,
 ) -> None:
-    """Law: handlers are those of before, and the interpreter writes signals into no file any more."""
+    """Law: after a run without a signal the former handlers and the interpreter's wakeup file are restored."""
 
     async def nothing() -> None:
         pass
@@ -150,7 +150,7 @@ def test_a_run_without_a_signal_leaves_signals_as_they_were(
 
 @pytest.mark.parametrize("hang", ["slow", "blocked", "thread"])
 def test_a_close_that_takes_too_long_ends_and_says_where_it_stood(hang: str) -> None:
-    """Law: a task, the event loop itself and a thread may hang; the process ends and its log shows why."""
+    """Law: if a task, the loop or a thread hangs while closing, the process ends all the same, and the log says where."""
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM, hang, "0.2"],
         stdout=subprocess.PIPE,
@@ -169,7 +169,7 @@ def test_a_close_that_takes_too_long_ends_and_says_where_it_stood(hang: str) -> 
 
 
 def test_a_call_that_keeps_the_interpreter_does_not_keep_the_process() -> None:
-    """Law: the end needs no thread of Python; the dump of all stacks shows what hung."""
+    """Law: a call that never releases the interpreter cannot delay the end; all stacks are written to the log."""
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM, "selfish", "0.1"],
         stdout=subprocess.PIPE,

@@ -20,14 +20,14 @@ def record(message: str, *args: object, **extra: object) -> logging.LogRecord:
 
 
 def test_a_text_line_holds_time_level_process_module_message_and_facts() -> None:
-    """Law: one event, one line; a message cannot forge a second one."""
+    """Law: one event is one text line with time, level, process, module, message and facts; a message cannot forge a second line."""
     line = TextFormatter("broker a-0").format(record("lost %s", "x\ny", group="a", term=3))
 
     assert line == ("2023-11-14T22:13:20.500Z WARNING broker a-0 routes: lost x\\ny group=a term=3")
 
 
 def test_nothing_that_a_stranger_sends_begins_a_line_or_controls_a_terminal() -> None:
-    """Law: neither in the message, nor in a fact, nor in the text of an exception."""
+    """Law: a stranger's text in a message, fact or exception can neither begin a line nor control a terminal."""
     forged = "x\n{1\r{2\x1b[2J\u2028{3\x85{4\v{5"
     entry = record("lost %s", forged, key=forged)
     try:
@@ -48,14 +48,14 @@ def test_nothing_that_a_stranger_sends_begins_a_line_or_controls_a_terminal() ->
 
 
 def test_a_json_line_holds_bytes_that_are_no_text() -> None:
-    """Law: a log line never fails; the path of a request holds such bytes as lone surrogates."""
+    """Law: a JSON line can hold bytes that are not text (lone surrogates, as in a request's path)."""
     line = JsonFormatter("broker a-0").format(record("lost %s", "\udcff"))
 
     assert json.loads(line)["message"] == "lost \udcff"
 
 
 def test_a_json_line_is_one_object_whatever_it_is_given() -> None:
-    """Law: values without a JSON form and exceptions stay inside the line."""
+    """Law: a JSON line is one object, even with exceptions and with values that have no JSON form."""
     try:
         raise ValueError("broken")
     except ValueError:
@@ -87,7 +87,7 @@ def test_a_json_line_is_one_object_whatever_it_is_given() -> None:
 
 
 def test_configuring_twice_writes_each_line_once(capsys: pytest.CaptureFixture[str]) -> None:
-    """Law: a process has one log, at the level that was asked for."""
+    """Law: configuring the log twice writes each line once, at the last level."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     try:

@@ -6,7 +6,7 @@ from orderlymq_runtime.process import loop
 
 
 def test_a_thread_need_not_wait_long_for_a_busy_loop() -> None:
-    """The thread that syncs the log waits for the interpreter twice per sync; Python's 5 ms would be most of a send."""
+    """Law: a busy loop does not delay a thread for long; Python's default of 5 ms would slow each sync of the log."""
 
     async def main() -> int:
         return round(sys.getswitchinterval() * 1e6)

@@ -1,4 +1,4 @@
-"""The number of connections that a process takes in; that a server keeps to it is shown in tests/trouble."""
+"""The number of connections that a process allows; tests/trouble shows that a server keeps to it."""
 
 import resource
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from orderlymq_runtime.process import openfiles
 
 @pytest.fixture(autouse=True)
 def soft_limit() -> Iterator[int]:
-    """Return the soft limit and put it back in the end."""
+    """Return the soft limit of open files, and restore it at the end."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     yield soft
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
@@ -33,7 +33,7 @@ def test_a_process_takes_what_the_system_allows() -> None:
 
 @pytest.mark.parametrize(("limit", "connections"), [(1024, 512), (400, 200), (10_000, 9_232)])
 def test_connections_leave_files_for_the_rest(limit: int, connections: int) -> None:
-    """Law: 768 files, or half of them where there are few, are not for connections."""
+    """Law: connections leave 768 files (or half, if there are few) for everything else."""
     lower(limit)
 
     assert openfiles.connections_allowed() == connections

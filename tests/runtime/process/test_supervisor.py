@@ -1,4 +1,4 @@
-"""Law: no background task ends in silence; who owns it decides what its failure means."""
+"""Law: no background task fails silently; its owner decides what a failure means."""
 
 import asyncio
 import inspect
@@ -25,7 +25,7 @@ async def fail() -> None:
 
 
 async def test_work_that_is_done_once_gives_its_result() -> None:
-    """The owner changes nothing where nothing fails."""
+    """Law: work that succeeds gives its result and counts no failure."""
     supervisor = Supervisor()
 
     assert await supervisor.once("sum", give(3)) == 3
@@ -33,7 +33,7 @@ async def test_work_that_is_done_once_gives_its_result() -> None:
 
 
 async def test_work_that_never_begins_is_closed() -> None:
-    """The owner ends before the task's first step: nothing waits for the work any more."""
+    """Law: a coroutine whose task is cancelled before its first step is closed."""
     supervisor = Supervisor()
     work = give(3)
 
@@ -44,7 +44,7 @@ async def test_work_that_never_begins_is_closed() -> None:
 
 
 async def test_a_failure_is_logged_and_counted(caplog: pytest.LogCaptureFixture) -> None:
-    """Nobody has to await a task for its failure to be known."""
+    """Law: a failure is logged and counted even if nobody awaits the task."""
     supervisor = Supervisor()
 
     with caplog.at_level(logging.ERROR):
@@ -56,7 +56,7 @@ async def test_a_failure_is_logged_and_counted(caplog: pytest.LogCaptureFixture)
 
 @pytest.mark.parametrize("is_vital", [True, False])
 async def test_only_vital_work_ends_the_process(is_vital: bool) -> None:
-    """The process gets all that it needs."""
+    """Law: only a failure of vital work ends the process."""
     failures: list[str] = []
     supervisor = Supervisor(lambda error: failures.append(str(error)))
 
@@ -66,7 +66,7 @@ async def test_only_vital_work_ends_the_process(is_vital: bool) -> None:
 
 
 async def test_work_that_is_kept_begins_again_with_growing_pauses() -> None:
-    """A failure by chance costs a moment, one that stays costs a line now and then."""
+    """Law: kept work that fails begins again, with growing pauses."""
     pauses: list[float] = []
     failing = 9
 
@@ -85,7 +85,7 @@ async def test_work_that_is_kept_begins_again_with_growing_pauses() -> None:
 
 
 async def test_what_fails_again_and_again_is_ailing_until_it_ends() -> None:
-    """A probe asks for it; work that was cancelled is nobody's trouble."""
+    """Law: work that fails again and again is reported as ailing until it is cancelled."""
     turns = asyncio.Semaphore(0)
     paused = asyncio.Semaphore(0)
 
@@ -108,7 +108,7 @@ async def test_what_fails_again_and_again_is_ailing_until_it_ends() -> None:
 
 
 async def test_what_runs_well_again_is_not_ailing() -> None:
-    """Law: work that never ends is healthy once it has run for the longest pause without another failure."""
+    """Law: endless work counts as healthy again when it has run for the longest pause without a failure."""
     now_s = [0.0]
     runs_well = asyncio.Event()
 
@@ -133,7 +133,7 @@ async def test_what_runs_well_again_is_not_ailing() -> None:
 
 
 async def test_cancelling_is_no_failure() -> None:
-    """The end of a task that its owner wants is not counted."""
+    """Law: a cancelled task is not counted as a failure."""
     supervisor = Supervisor()
     never = asyncio.Event()
     task = supervisor.once("wait", never.wait())
@@ -146,7 +146,7 @@ async def test_cancelling_is_no_failure() -> None:
 
 
 async def test_who_is_cancelled_waits_for_its_thread() -> None:
-    """Law: what a thread works on is not closed under it."""
+    """Law: a cancelled task waits for its thread to end, so nothing is closed while the thread uses it."""
     begun, may_end, ended = threading.Event(), threading.Event(), threading.Event()
 
     def work() -> None:
@@ -168,7 +168,7 @@ async def test_who_is_cancelled_waits_for_its_thread() -> None:
 
 
 def test_a_timer_that_fails_goes_on_and_is_ailing_when_it_fails_always() -> None:
-    """One failure is counted and forgiven, ten in a row are shown."""
+    """Law: a single failure of a timer is only counted; ten in a row are reported as ailing."""
     supervisor = Supervisor()
     broken = [True]
 
@@ -189,7 +189,7 @@ def test_a_timer_that_fails_goes_on_and_is_ailing_when_it_fails_always() -> None
 
 
 async def test_what_a_callback_raises_is_counted(caplog: pytest.LogCaptureFixture) -> None:
-    """The event loop logs it; a number shows it to who does not read logs."""
+    """Law: an exception in a callback of the loop is counted and logged."""
     supervisor = Supervisor()
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(supervisor.callback_failed)

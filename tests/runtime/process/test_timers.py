@@ -33,7 +33,7 @@ async def test_closed_timers_make_no_call() -> None:
 
 
 async def test_a_name_has_one_timer() -> None:
-    """Law: one that is armed again makes its call once, and none after it is stopped."""
+    """Law: a name has one timer: arming it again replaces it, and after a stop it makes no call."""
     timers = Timers()
     calls: list[str] = []
     timers.arm("core", 0, lambda: calls.append("first"))

@@ -1,4 +1,4 @@
-"""The remoting client over real sockets: shared connections, and errors that say what is known."""
+"""The remoting client over real sockets: shared connections, and errors that say whether something may have been sent."""
 
 import asyncio
 import gc
@@ -49,7 +49,7 @@ async def test_concurrent_calls_share_one_connection_and_each_gets_its_own_answe
 
 
 async def test_a_call_does_not_change_the_command_it_sends() -> None:
-    """Law: a command may be in use elsewhere, under another opaque."""
+    """Law: a call does not change the command that it sends, which may be in use elsewhere; each call has its own opaque."""
     command = RemotingCommand(310, opaque=77, ext={"a": "b"}, body=b"x")
 
     async with pair(echo) as (client, address, handler, _):
@@ -67,7 +67,7 @@ async def test_a_call_does_not_change_the_command_it_sends() -> None:
 
 @pytest.mark.parametrize(("count", "size"), [(50, 1 << 20), (20, 4 << 20)])
 async def test_large_requests_with_large_answers_pass_each_other(count: int, size: int) -> None:
-    """Law: a connection moves, however much both ends have to write; a healthy peer is never taken for one that does not read."""
+    """Law: large requests and large answers at the same time do not block each other."""
     body = bytes(size)
 
     async with pair(echo) as (client, address, _, _):
@@ -82,7 +82,7 @@ async def test_large_requests_with_large_answers_pass_each_other(count: int, siz
 
 
 async def test_an_answer_with_a_long_header_is_read_and_a_longer_one_is_replaced() -> None:
-    """Law: one answer ends no connection that others share; ids of a large batch take more than a request may have."""
+    """Law: an answer with a long header is read; one that is too long is replaced by an error, and the shared connection stays."""
 
     def answer(conn: Connection, command: RemotingCommand) -> None:
         conn.send(command.reply(0, {"ids": "x" * command.code}))
@@ -100,7 +100,7 @@ async def test_an_answer_with_a_long_header_is_read_and_a_longer_one_is_replaced
 
 @asynccontextmanager
 async def sleepy_peer() -> AsyncIterator[tuple[str, asyncio.Event, list[RemotingCommand]]]:
-    """A peer of one connection that reads nothing until the event is set, or the block ends; it lists what it reads."""
+    """A peer of one connection that reads only after the event is set, or the block ends; it lists what it reads."""
     wakes, ended = asyncio.Event(), asyncio.Event()
     commands: list[RemotingCommand] = []
     decoder = FrameDecoder()
@@ -123,12 +123,12 @@ async def sleepy_peer() -> AsyncIterator[tuple[str, asyncio.Event, list[Remoting
     await server.wait_closed()
 
 
-# More than the kernel takes for a peer that does not read.
+# More than the kernel buffers for a peer that does not read.
 _LARGE = bytes(15 << 20)
 
 
 async def test_requests_wait_for_room_and_leave_in_the_order_of_the_calls() -> None:
-    """Law: behind what a peer is slow to take nothing is lost, nothing overtakes, and what was cancelled is not sent."""
+    """Law: requests to a slow peer wait for room, keep their order and are not lost; cancelled ones are not sent."""
     async with sleepy_peer() as (address, wakes, commands):
         client = RemotingClient()
         await client.send_oneway(address, request(1, body=_LARGE))
@@ -147,7 +147,7 @@ async def test_requests_wait_for_room_and_leave_in_the_order_of_the_calls() -> N
 
 
 async def test_a_oneway_request_waits_for_room_as_long_as_for_a_connection() -> None:
-    """Law: one limit of the client, whichever it is given."""
+    """Law: a oneway request waits for room no longer than the client's limit for connecting."""
     async with sleepy_peer() as (address, wakes, commands):
         client = RemotingClient(connect_timeout_s=0.5)
         await client.send_oneway(address, request(1, body=_LARGE))
@@ -166,7 +166,7 @@ async def test_a_oneway_request_waits_for_room_as_long_as_for_a_connection() -> 
 
 
 async def test_a_request_without_room_was_surely_not_sent() -> None:
-    """Law: a call that waits for room keeps its time-out, ends with the connection, and then says that nothing was sent."""
+    """Law: a call that waits for room ends with its timeout or the connection, and says that nothing was sent."""
     async with sleepy_peer() as (address, _, _):
         client = RemotingClient()
         await client.send_oneway(address, request(0))
@@ -189,7 +189,7 @@ async def test_a_request_without_room_was_surely_not_sent() -> None:
 
 
 async def test_opaques_stay_positive_int32_when_the_counter_wraps() -> None:
-    """Law: an opaque is a positive int32; one that is still waited for is not given again."""
+    """Law: when the counter wraps an opaque is again a positive int32, and one that is still in use is skipped."""
     async with pair(ignore) as (client, address, handler, _):
         waiting = asyncio.create_task(client.invoke(address, request(1), PATIENCE_S))
         await handler.until(lambda: len(handler.commands) == 1)
@@ -206,7 +206,7 @@ async def test_opaques_stay_positive_int32_when_the_counter_wraps() -> None:
 async def test_a_lost_connection_fails_all_calls_in_flight_immediately_and_the_next_call_connects() -> (
     None
 ):
-    """Law: nobody waits for a time-out of a connection that is gone; outcomes are unknown."""
+    """Law: a lost connection fails all open calls immediately, with unknown outcome, and the next call connects again."""
     async with pair(ignore) as (client, address, handler, server):
         calls = [asyncio.create_task(client.invoke(address, request(1), 60)) for _ in range(64)]
         await handler.until(lambda: len(handler.commands) == 64)
@@ -225,7 +225,7 @@ async def test_a_lost_connection_fails_all_calls_in_flight_immediately_and_the_n
 
 
 async def test_a_call_after_a_connection_was_given_up_opens_another() -> None:
-    """Law: a connection that is closing fails no call that is made later, though the loop has not seen its end yet."""
+    """Law: a call after a connection was given up opens a new one, even if the loop has not seen the old one's end."""
     async with pair(echo) as (client, address, handler, _):
         await client.invoke(address, request(1), PATIENCE_S)
         connection = client.connection(address)
@@ -239,7 +239,7 @@ async def test_a_call_after_a_connection_was_given_up_opens_another() -> None:
 
 
 async def test_an_address_that_refuses_fails_immediately_and_surely_got_nothing() -> None:
-    """Law: a refused connection is definite, and costs no waiting."""
+    """Law: a refused connection fails the call immediately, and says that nothing was sent."""
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{unused.getsockname()[1]}"
@@ -261,7 +261,7 @@ async def test_an_address_that_refuses_fails_immediately_and_surely_got_nothing(
 
 
 async def test_a_look_up_that_was_given_up_ends_unheard() -> None:
-    """Law: who fails after nobody waits any more leaves no exception behind that the loop reports."""
+    """Law: a name look-up that fails after its caller has given up leaves no unhandled exception."""
     loop = asyncio.get_running_loop()
     reported: list[str] = []
     loop.set_exception_handler(lambda _, found: reported.append(str(found)))
@@ -269,7 +269,7 @@ async def test_a_look_up_that_was_given_up_ends_unheard() -> None:
 
     with pytest.raises(ConnectFailed):
         await client.invoke("nobody.invalid:9876", request(1), PATIENCE_S)
-    for _ in range(4):  # the threads that look up names, each behind the one given up
+    for _ in range(4):  # The look-up threads; each one waits behind a look-up that was given up.
         with pytest.raises(socket.gaierror):
             await loop.getaddrinfo("nobody.invalid", 9876)
     await client.close()
@@ -283,7 +283,7 @@ async def test_a_look_up_that_was_given_up_ends_unheard() -> None:
     "address", ["", "127.0.0.1", "host:", ":1", "[]:1", "host:99999", "host:x"]
 )
 async def test_an_address_that_is_none_fails_like_one_that_refuses(address: str) -> None:
-    """Law: what comes from a route or a user is answered with an error of the call."""
+    """Law: an invalid address (from a route or a user) fails the call with an error."""
     client = RemotingClient()
 
     with pytest.raises(ConnectFailed, match="is not host:port"):
@@ -292,15 +292,15 @@ async def test_an_address_that_is_none_fails_like_one_that_refuses(address: str)
 
 
 def test_addresses_may_be_names_or_of_version_6() -> None:
-    """Law: the port stands behind the last colon."""
+    """Law: in an address, a name or IPv6 too, the port is after the last colon."""
     assert split_address("broker-0.svc:10911") == ("broker-0.svc", 10911)
     assert split_address("[::1]:9876") == ("::1", 9876)
     with pytest.raises(ValueError, match=r"'a\.\.b:9876' is not host:port"):
-        split_address("a..b:9876")  # no look-up takes it
+        split_address("a..b:9876")  # No look-up accepts it.
 
 
 async def test_a_call_without_answer_times_out_and_its_late_answer_is_dropped() -> None:
-    """Law: after the time-out the outcome is unknown, and the connection stays good."""
+    """Law: after a timeout the outcome is unknown, the late answer is dropped, and the connection is kept."""
     late: list[tuple[Connection, RemotingCommand]] = []
 
     async with pair(lambda conn, command: late.append((conn, command))) as (
@@ -323,9 +323,9 @@ async def test_a_call_without_answer_times_out_and_its_late_answer_is_dropped() 
 
 
 async def test_a_peer_that_accepts_nothing_is_given_up_before_anything_was_sent() -> None:
-    """Law: time spent connecting counts, and is distinguished from time spent waiting."""
+    """Law: connecting counts in the timeout; a call that never connected says that nothing was sent."""
     with socket.socket() as full:
-        # A queue of length 0 takes one connection; the next SYNs are dropped.
+        # A queue of length 0 holds one connection; further SYNs are dropped.
         full.bind(("127.0.0.1", 0))
         full.listen(0)
         name = full.getsockname()
@@ -349,7 +349,7 @@ async def test_a_peer_that_accepts_nothing_is_given_up_before_anything_was_sent(
 
 
 async def test_a_cancelled_caller_leaves_the_shared_attempt_to_the_others() -> None:
-    """Law: who gives up while connecting harms nobody."""
+    """Law: a caller that is cancelled while connecting does not end the attempt for others."""
     async with pair(echo) as (client, address, handler, _):
         first = asyncio.create_task(client.invoke(address, request(1), PATIENCE_S))
         second = asyncio.create_task(client.invoke(address, request(2), PATIENCE_S))
@@ -363,7 +363,7 @@ async def test_a_cancelled_caller_leaves_the_shared_attempt_to_the_others() -> N
 
 
 async def test_requests_of_the_server_are_answered_unless_oneway() -> None:
-    """Law: flag bit 0 marks an answer; a oneway request gets no answer, not even an error."""
+    """Law: the client answers a server's requests, except oneway ones, which get not even an error."""
     seen: list[int] = []
 
     def on_request(command: RemotingCommand, conn: Connection) -> RemotingCommand | None:
@@ -391,7 +391,7 @@ async def test_requests_of_the_server_are_answered_unless_oneway() -> None:
 
 
 async def test_a_client_that_serves_nothing_says_so() -> None:
-    """Law: every request gets an answer: code 3 where nobody handles it."""
+    """Law: a client without a handler answers each request with code 3."""
 
     def serve(conn: Connection, command: RemotingCommand) -> None:
         if not command.is_response:
@@ -406,7 +406,7 @@ async def test_a_client_that_serves_nothing_says_so() -> None:
 
 
 async def test_closing_the_client_fails_what_waits_and_what_comes() -> None:
-    """Law: after `close` nothing is pending and nothing starts."""
+    """Law: close() fails all waiting calls and all later ones."""
     async with pair(ignore) as (client, address, handler, _):
         waiting = asyncio.create_task(client.invoke(address, request(1), 60))
         await handler.until(lambda: len(handler.commands) == 1)
@@ -419,7 +419,7 @@ async def test_closing_the_client_fails_what_waits_and_what_comes() -> None:
 
 
 async def test_closing_while_connecting_ends_the_attempt() -> None:
-    """Law: `close` leaves no task behind, whatever it interrupts."""
+    """Law: close() also ends an attempt to connect, and leaves no task."""
     async with pair(echo) as (client, address, _, _):
         call = asyncio.create_task(client.invoke(address, request(1), PATIENCE_S))
         await asyncio.sleep(0)
@@ -430,13 +430,13 @@ async def test_closing_while_connecting_ends_the_attempt() -> None:
 
 
 async def test_closing_right_after_the_peer_has_reset_the_connection_closes_it() -> None:
-    """Law: `close` ends the connection, also when the kernel knows of its end before the loop does."""
+    """Law: close() ends a connection even if the kernel knows of the peer's reset before the loop does."""
     client = RemotingClient()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
         await client.send_oneway(address, request(1))
         accepted, _ = listener.accept()
-        await asyncio.to_thread(accepted.recv, 1)  # the request has left: nothing waits here
+        await asyncio.to_thread(accepted.recv, 1)  # The request has left; nothing waits here.
         accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_RESET)
         accepted.close()
         conn = client.connection(address)
@@ -452,7 +452,7 @@ async def test_closing_right_after_the_peer_has_reset_the_connection_closes_it()
 async def test_garbage_from_a_server_fails_the_calls_immediately(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Law: the client protects itself from a broken peer as the server does."""
+    """Law: garbage from a server fails the open calls immediately."""
 
     def serve(conn: Connection, command: RemotingCommand) -> None:
         conn.send_bytes([b"HTTP/1.1 400 Bad Request\r\n\r\n"])
@@ -463,7 +463,7 @@ async def test_garbage_from_a_server_fails_the_calls_immediately(
 
 
 async def test_a_caller_that_is_cancelled_while_the_client_closes_is_cancelled() -> None:
-    """Law: cancellation passes, whatever else ends at the same moment."""
+    """Law: a caller that is cancelled while the client closes gets its cancellation."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         client = RemotingClient()
         address = f"127.0.0.1:{listener.getsockname()[1]}"
@@ -479,7 +479,7 @@ async def test_a_caller_that_is_cancelled_while_the_client_closes_is_cancelled()
 
 
 async def test_a_connection_that_is_given_up_fails_the_calls_of_its_address() -> None:
-    """Law: none of them waits for its time-out."""
+    """Law: giving up a connection fails its calls immediately, without waiting for their timeouts."""
     lost: list[str] = []
     client = RemotingClient(on_connection_lost=lost.append)
     async with pair(ignore, client) as (_, address, handler, _):

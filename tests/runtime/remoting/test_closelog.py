@@ -1,4 +1,4 @@
-"""Lines of closed connections."""
+"""Log lines about closed connections."""
 
 import logging
 
@@ -10,7 +10,7 @@ from orderlymq_runtime.remoting.closelog import CLOSES_LOGGED_MAX, CLOSES_PERIOD
 def test_each_kind_has_so_many_lines_in_a_period_and_one_that_says_there_are_more(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Law: who opens connections cannot fill the log, and no kind hides another."""
+    """Law: each kind of close has a limited number of lines per period, then one that says that more follow."""
     caplog.set_level(logging.INFO)
     now = 0.0
     log = CloseLog(logging.getLogger("test"), lambda: now)

@@ -1,4 +1,4 @@
-"""Bytes, writes and limits of one connection; driven by hand, without sockets."""
+"""Bytes, writes and limits of one connection, driven by hand without sockets."""
 
 import asyncio
 import errno
@@ -20,7 +20,7 @@ from tests.runtime.peers import Recorder, echo, ignore
 
 
 class StuckTransport(asyncio.Transport):
-    """A transport whose peer never reads: it keeps every write and counts them."""
+    """A transport whose peer never reads; it keeps and counts all writes."""
 
     def __init__(self, *, tls: object = None) -> None:
         super().__init__({"peername": ("192.0.2.7", 40_000), "sslcontext": tls})
@@ -85,7 +85,7 @@ def feed(conn: Connection, data: bytes) -> None:
 
 
 class Slow:
-    """Time by a clock that only requests move: the one with opaque 1 takes 16 ms, others nothing; *served* by connection."""
+    """A clock that only requests move: opaque 1 takes 16 ms, others nothing; *served* has them by connection."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
@@ -104,7 +104,7 @@ def slow(*codes: int) -> bytes:
 async def test_the_answers_to_the_commands_of_a_chunk_leave_in_one_write(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Law: one write per chunk, whatever the number of frames."""
+    """Law: the answers to all commands of one received chunk leave in one write."""
     Slow(monkeypatch)
     handler = Recorder(echo)
     conn, transport = connect(handler)
@@ -121,7 +121,7 @@ async def test_the_answers_to_the_commands_of_a_chunk_leave_in_one_write(
 
 
 async def test_what_is_sent_between_two_reads_leaves_in_one_write() -> None:
-    """Law: sends of one loop iteration are coalesced, also those that answer nothing."""
+    """Law: everything sent in one loop iteration leaves in one write, whether it answers a request or not."""
     conn, transport = connect(Recorder())
 
     for n in range(5):
@@ -136,7 +136,7 @@ async def test_what_is_sent_between_two_reads_leaves_in_one_write() -> None:
 
 
 async def test_frames_cut_anywhere_are_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Law: how the bytes are cut into chunks changes nothing."""
+    """Law: frames are put together however the bytes are cut."""
     Slow(monkeypatch)
     handler = Recorder(ignore)
     conn, _ = connect(handler)
@@ -150,7 +150,7 @@ async def test_frames_cut_anywhere_are_put_together(monkeypatch: pytest.MonkeyPa
 
 
 async def test_a_peer_that_does_not_read_is_not_read_from_either() -> None:
-    """Law: above the soft limit reading pauses, below it goes on."""
+    """Law: above the soft write limit the connection stops reading, and below it reads on."""
     conn, transport = connect(Recorder())
 
     conn.pause_writing()
@@ -163,7 +163,7 @@ async def test_a_peer_that_does_not_read_is_not_read_from_either() -> None:
 
 
 async def test_who_opened_a_connection_reads_while_it_writes() -> None:
-    """Law: of two ends that both have much to write one reads on, and serves what it reads."""
+    """Law: the end that opened a connection goes on reading while it writes much, so the two ends never block each other."""
     handler = Recorder()
     room: list[bool] = []
     table = ConnectionTable(ConnectionLimits(), Traffic())
@@ -187,7 +187,7 @@ async def test_who_opened_a_connection_reads_while_it_writes() -> None:
 async def test_many_requests_of_one_chunk_are_served_as_the_peer_takes_the_answers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Law: a peer that reads gets all answers, however many requests it has sent at once."""
+    """Law: a peer gets all answers, however many requests it sent at once; they are served as it reads."""
     Slow(monkeypatch)
     limits = ConnectionLimits(write_soft_max=10_000, write_hard_max=200_000)
 
@@ -199,7 +199,7 @@ async def test_many_requests_of_one_chunk_are_served_as_the_peer_takes_the_answe
 
     feed(conn, b"".join(encode(RemotingCommand(11, opaque=n)) for n in range(1_000)))
     while transport.writes:
-        # The soft limit, and the answer by which it was passed.
+        # The soft limit, and the answer that exceeded it.
         assert transport.get_write_buffer_size() < limits.write_soft_max + 6_000
         taken += [answer.opaque for answer in transport.sent]
         transport.writes.clear()
@@ -214,7 +214,7 @@ async def test_many_requests_of_one_chunk_are_served_as_the_peer_takes_the_answe
 async def test_one_request_cannot_pile_up_more_than_the_hard_limit(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Law: the write limit holds within a single handler call, and costs one log line."""
+    """Law: one request cannot fill more than the hard write limit, even in one handler call; it costs one log line."""
     limits = ConnectionLimits(write_soft_max=10_000, write_hard_max=100_000)
     sizes: list[int] = []
 
@@ -235,7 +235,7 @@ async def test_one_request_cannot_pile_up_more_than_the_hard_limit(
 
 
 async def test_an_exception_of_the_handler_is_answered_with_code_1() -> None:
-    """Law: a failing handler costs the caller an error, not the connection."""
+    """Law: a failing handler answers with code 1, and the connection stays."""
 
     def serve(conn: Connection, command: RemotingCommand) -> None:
         raise RuntimeError("no such thing")
@@ -254,7 +254,7 @@ async def test_an_exception_of_the_handler_is_answered_with_code_1() -> None:
 async def test_an_exception_amid_several_requests_fails_that_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Law: the requests before and behind it are answered for themselves."""
+    """Law: if one of several requests fails, the others are answered normally."""
     Slow(monkeypatch)
 
     def serve(conn: Connection, command: RemotingCommand) -> None:
@@ -273,7 +273,7 @@ async def test_an_exception_amid_several_requests_fails_that_one(
 async def test_long_work_of_one_chunk_lets_everything_else_come_between(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Law: after 15 ms of requests the loop looks at timers and other connections; each keeps its order."""
+    """Law: after 15 ms of requests from one chunk the loop serves timers and other connections; each keeps its order."""
     work = Slow(monkeypatch)
     table = ConnectionTable(ConnectionLimits(), Traffic())
     first, second = (Connection(Recorder(work.serve), table) for _ in range(2))
@@ -305,7 +305,7 @@ async def test_long_work_of_one_chunk_lets_everything_else_come_between(
 
 
 async def test_a_large_request_stands_in_the_line_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Law: it is read on until it is whole, although others wait, and only then waits for its turn."""
+    """Law: a large request is read completely although others wait, and only then waits for its turn."""
     work = Slow(monkeypatch)
     table = ConnectionTable(ConnectionLimits(), Traffic())
     busy, large = (Connection(Recorder(work.serve), table) for _ in range(2))
@@ -330,7 +330,7 @@ async def test_a_large_request_stands_in_the_line_once(monkeypatch: pytest.Monke
 
 
 async def test_short_work_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Law: work that fits in a turn is done immediately, also behind a pause that followed long work."""
+    """Law: work that fits into a turn is done immediately, also after a pause for long work."""
     work = Slow(monkeypatch)
     conn, transport = connect(Recorder(work.serve))
 
@@ -346,7 +346,7 @@ async def test_short_work_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> 
 async def test_a_burst_of_short_requests_is_handed_over_in_one_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Law: 64 sends of 0.15 ms, as on a machine that is busy, are not parted: a part costs the group an entry of its own."""
+    """Law: a burst of short requests (64 sends of 0.15 ms) is not split; each part would cost a log entry."""
     work = Slow(monkeypatch)
 
     def serve(conn: Connection, command: RemotingCommand) -> None:
@@ -364,7 +364,7 @@ async def test_a_burst_of_short_requests_is_handed_over_in_one_turn(
 async def test_a_broken_frame_behind_long_work_ends_the_connection_in_its_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Law: what came whole before it is served, whatever time that takes; a connection that ends waits no longer."""
+    """Law: a broken frame ends its connection only after the complete requests before it were served."""
     work = Slow(monkeypatch)
     broken, broken_transport = connect(Recorder(work.serve))
     gone, _ = connect(Recorder(work.serve))
@@ -385,7 +385,7 @@ async def test_a_broken_frame_behind_long_work_ends_the_connection_in_its_turn(
 async def test_what_a_peer_sends_before_it_hangs_up_is_served_immediately(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Law: TLS reports the end with the last requests and then closes, so these wait for no turn; what takes long is dropped."""
+    """Law: the last requests of a peer that hangs up are served immediately (TLS reports both together); slow ones are dropped."""
     work = Slow(monkeypatch)
     table = ConnectionTable(ConnectionLimits(), Traffic())
     busy, leaving = (Connection(Recorder(work.serve), table) for _ in range(2))
@@ -411,7 +411,7 @@ async def test_what_a_peer_sends_before_it_hangs_up_is_served_immediately(
 async def test_connections_that_hang_up_together_are_served_for_as_long_as_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Law: many good-byes in one iteration keep replicas from hearing their leader no longer than one; the next ones are served again."""
+    """Law: many connections that hang up in one iteration are together served no longer than one, so replicas still hear the leader."""
     work = Slow(monkeypatch)
     table = ConnectionTable(ConnectionLimits(), Traffic())
     leaving = [Connection(Recorder(work.serve), table) for _ in range(8)]
@@ -423,7 +423,7 @@ async def test_connections_that_hang_up_together_are_served_for_as_long_as_one(
         conn.eof_received()
         conn.connection_lost(None)
     together = len(work.served)
-    # The first is in its turn, and each has the one that it began.
+    # The first one is in its turn, and each has the request that it began.
     assert together <= 1 + len(leaving) + math.ceil(GOODBYE_S / 0.016)
 
     await asyncio.sleep(0)
@@ -438,7 +438,7 @@ async def test_connections_that_hang_up_together_are_served_for_as_long_as_one(
 async def test_good_commands_before_a_broken_frame_are_served(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: a broken frame ends the connection after what came before it was answered."""
+    """Law: complete commands before a broken frame are answered, then the connection ends."""
     Slow(monkeypatch)
     conn, transport = connect(Recorder(echo))
 
@@ -452,7 +452,7 @@ async def test_good_commands_before_a_broken_frame_are_served(
 
 
 async def test_an_answer_that_cannot_be_sent_becomes_code_1() -> None:
-    """Law: a caller is never left without an answer because the answer was too large."""
+    """Law: an answer that is too large to be sent is replaced by code 1."""
     conn, transport = connect(Recorder())
     too_large = RemotingCommand(11, opaque=3).reply(0, body=bytes(16_777_216))
 
@@ -466,7 +466,7 @@ async def test_an_answer_that_cannot_be_sent_becomes_code_1() -> None:
 
 
 async def test_half_a_frame_is_waited_for_30_s_and_silence_for_120_s() -> None:
-    """Law: limits of time, from the last progress; virtual time."""
+    """Law: half a frame is waited for 30 s, and a silent connection 120 s, since the last progress; in virtual time."""
     loop = asyncio.get_running_loop()
     half, half_transport = connect(Recorder())
     idle, idle_transport = connect(Recorder())
@@ -486,7 +486,7 @@ async def test_half_a_frame_is_waited_for_30_s_and_silence_for_120_s() -> None:
 
 
 async def test_sending_on_a_closed_connection_does_nothing() -> None:
-    """Law: a handler that answers late need not know whether the peer is still there."""
+    """Law: sending on a closed connection does nothing."""
     conn, transport = connect(Recorder())
     conn.close()
 
@@ -507,7 +507,7 @@ def closes_logged(caplog: pytest.LogCaptureFixture) -> list[str]:
 async def test_a_close_by_the_owner_leaves_one_line_and_is_counted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Law: no close that this end decides is silent, however often it is asked for."""
+    """Law: a close by this end has one log line and is counted, however often it is requested."""
     caplog.set_level(logging.INFO)
     table = ConnectionTable(ConnectionLimits(), Traffic())
     conn = Connection(Recorder(), table)
@@ -522,7 +522,7 @@ async def test_a_close_by_the_owner_leaves_one_line_and_is_counted(
 
 
 async def test_who_is_idle_is_closed_with_a_line(caplog: pytest.LogCaptureFixture) -> None:
-    """Law: the limit of time is named in the log."""
+    """Law: an idle connection is closed with a log line that names the limit."""
     caplog.set_level(logging.INFO)
     conn, _ = connect(Recorder())
 
@@ -535,7 +535,7 @@ async def test_who_is_idle_is_closed_with_a_line(caplog: pytest.LogCaptureFixtur
 async def test_who_acknowledges_nothing_is_closed_with_a_line(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Law: the kernel closes for us after the user time-out; a reset by the peer is the peer's."""
+    """Law: if the peer acknowledges nothing and the kernel gives up, there is a line; a reset by the peer has none."""
     caplog.set_level(logging.INFO)
     ours, _ = connect(Recorder())
     theirs, _ = connect(Recorder())
@@ -549,7 +549,7 @@ async def test_who_acknowledges_nothing_is_closed_with_a_line(
 async def test_many_closes_of_one_kind_do_not_fill_the_log(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: of each kind so many in a period have their own line; all are counted."""
+    """Law: many closes of one kind have a limited number of log lines per period, but all are counted."""
     caplog.set_level(logging.INFO)
     seconds = 0.0
     monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: seconds)
@@ -568,7 +568,7 @@ async def test_many_closes_of_one_kind_do_not_fill_the_log(
     conn.close(kind="leader_lost")
     conn.connection_lost(None)
 
-    # Each, one that says that more are only counted, and one of another kind.
+    # Each one, one that says that more are only counted, and one of another kind.
     assert told == CLOSES_LOGGED_MAX + 2
     assert len(caplog.records) == told + 1
     assert table.traffic.errors == {"leader_lost": 3 * CLOSES_LOGGED_MAX + 1, "idle": 1}
@@ -577,7 +577,7 @@ async def test_many_closes_of_one_kind_do_not_fill_the_log(
 async def test_requests_of_a_peer_that_does_not_read_are_kept_as_bytes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Law: what one chunk brings beyond some commands is drawn on the budget, and takes no more than it has bytes."""
+    """Law: requests of a peer that does not read are kept as bytes, within the budget, not as decoded commands."""
     Slow(monkeypatch)
     budget = InputBudget()
     limits = ConnectionLimits(write_soft_max=10_000)

@@ -1,4 +1,4 @@
-"""The remoting server over real sockets: trouble with one peer is trouble for that peer only."""
+"""The remoting server over real sockets: trouble with one peer affects only that peer."""
 
 import asyncio
 import logging
@@ -35,7 +35,7 @@ from tests.waiting import turns
 async def test_garbage_closes_its_connection_and_no_other(
     garbage: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Law: bytes that are not the protocol end one connection, with one log line."""
+    """Law: bytes that are not the protocol end their connection, with one log line, and no other one."""
     server = RemotingServer(Recorder(echo))
     async with listening(server) as port, bare_peer(port) as good, bare_peer(port) as bad:
         await good.send(RemotingCommand(1, opaque=1))
@@ -54,7 +54,7 @@ async def test_garbage_closes_its_connection_and_no_other(
 
 
 async def test_what_a_peer_sent_that_was_gone_before_it_was_accepted_is_not_served() -> None:
-    """Law: each command has a peer with an address: quotas, locks and proofs of death know clients by it."""
+    """Law: requests of a peer that was gone before it was accepted are not served, because it has no address."""
     served: list[tuple[str, int]] = []
     handler = Recorder(lambda conn, command: served.append(conn.peer))
     async with listening(RemotingServer(handler)) as port:
@@ -67,11 +67,11 @@ async def test_what_a_peer_sent_that_was_gone_before_it_was_accepted_is_not_serv
 
 
 async def test_silent_and_half_finished_connections_are_swept() -> None:
-    """Law: 30 s for half a frame, 120 s for silence; an active connection stays."""
+    """Law: a connection with half a frame is closed after 30 s, a silent one after 120 s; an active one stays."""
     handler = Recorder(echo)
     server = RemotingServer(handler)
     async with listening(server) as port, bare_peer(port) as half, bare_peer(port) as idle:
-        # One whole frame first: its answer shows that the half one was read, too.
+        # One whole frame first: its answer proves that the half one was read, too.
         frame = encode(RemotingCommand(10, body=bytes(100)))
         half.writer.write(frame + frame[:50])
         await half.receive()
@@ -90,7 +90,7 @@ async def test_silent_and_half_finished_connections_are_swept() -> None:
 
 
 async def test_a_peer_that_never_reads_costs_bounded_memory() -> None:
-    """Law: above the soft limit nothing more is read or served; silence then ends the connection."""
+    """Law: a peer that never reads costs bounded memory: nothing more is read from it, and in the end it is closed."""
     limits = ConnectionLimits(write_soft_max=1 << 20, write_hard_max=32 << 20, close_drain_s=0.1)
     sizes: list[int] = []
 
@@ -101,7 +101,7 @@ async def test_a_peer_that_never_reads_costs_bounded_memory() -> None:
     handler = Recorder(serve)
     server = RemotingServer(handler, limits=limits)
     async with listening(server) as port, bare_peer(port) as greedy, bare_peer(port) as good:
-        # No await on drain: what the server does not read stays here and in the kernel.
+        # Without drain: what the server does not read stays here and in the kernel.
         greedy.writer.write(encode(RemotingCommand(11)) * 20_000)
         greedy.writer.transport.pause_reading()  # type: ignore[attr-defined]  # a transport of both directions
         await handler.until(lambda: bool(sizes) and sizes[-1] > limits.write_soft_max)
@@ -112,13 +112,13 @@ async def test_a_peer_that_never_reads_costs_bounded_memory() -> None:
         server.sweep(asyncio.get_running_loop().time() + 121)
         await handler.until(lambda: len(handler.lost) == 2)
 
-    # One slice of answers above the limit at most, and never all of them.
+    # At most one slice of answers above the limit, never all of them.
     assert max(sizes) <= limits.write_soft_max + 33 * 256 * 1024
     assert len(sizes) < 1_000
 
 
 async def test_a_peer_to_which_too_much_is_sent_is_closed() -> None:
-    """Law: at the hard limit the connection ends, whichever side sends."""
+    """Law: a connection that exceeds the hard write limit ends, whichever side sends."""
     handler = Recorder(ignore)
     server = RemotingServer(handler, limits=ConnectionLimits(write_hard_max=8 << 20))
     async with listening(server) as port, bare_peer(port) as peer:
@@ -135,7 +135,7 @@ async def test_a_peer_to_which_too_much_is_sent_is_closed() -> None:
 
 
 async def test_a_slow_reader_below_the_hard_limit_gets_everything() -> None:
-    """Law: pausing loses nothing: all answers come once the peer reads."""
+    """Law: a slow reader below the hard limit gets every answer."""
     limits = ConnectionLimits(write_soft_max=256 * 1024)
 
     def serve(conn: Connection, command: RemotingCommand) -> None:
@@ -153,7 +153,7 @@ async def test_a_slow_reader_below_the_hard_limit_gets_everything() -> None:
 async def test_an_orderly_close_delivers_pending_answers_although_the_peer_goes_on_sending() -> (
     None
 ):
-    """Law: an orderly close cuts nothing off, with linger reset and unread requests, too."""
+    """Law: an orderly close delivers all pending answers, even with linger reset and while the peer sends on."""
     body = bytes(3_000_000)
 
     def serve(conn: Connection, command: RemotingCommand) -> None:
@@ -172,7 +172,7 @@ async def test_an_orderly_close_delivers_pending_answers_although_the_peer_goes_
 
 
 async def test_closing_the_server_delivers_what_was_answered() -> None:
-    """Law: `close` flushes every connection before it ends."""
+    """Law: closing the server first delivers what was answered on every connection."""
     handler = Recorder(ignore)
     server = RemotingServer(handler, linger_reset=True)
     async with listening(server) as port, bare_peer(port) as one, bare_peer(port) as two:
@@ -191,13 +191,13 @@ async def test_closing_the_server_delivers_what_was_answered() -> None:
 
 
 async def test_who_calls_while_the_server_closes_cannot_hold_the_close_up() -> None:
-    """Law: a connection that was accepted in the iteration in which the close begins ends like the others."""
+    """Law: a connection that is accepted in the same iteration as the close ends like the others."""
     handler = Recorder(echo)
     server = RemotingServer(handler, limits=ConnectionLimits(close_drain_s=0.05))
     async with listening(server) as port, bare_peer(port):
         await handler.until(lambda: len(handler.made) == 1)
         with socket.create_connection(("127.0.0.1", port)):
-            await turns(2)  # accepted by asyncio, and nobody knows of it yet
+            await turns(2)  # asyncio has accepted it, but the server does not know it yet.
             async with asyncio.timeout(PATIENCE_S):
                 await server.close()
 
@@ -206,7 +206,7 @@ async def test_who_calls_while_the_server_closes_cannot_hold_the_close_up() -> N
 
 
 async def test_a_peer_that_does_not_hang_up_cannot_hold_a_close_up() -> None:
-    """Law: an orderly close takes at most the drain time."""
+    """Law: a peer that does not hang up delays an orderly close at most for the drain time."""
     handler = Recorder(echo)
     server = RemotingServer(handler, limits=ConnectionLimits(close_drain_s=0.05))
     async with listening(server) as port, bare_peer(port):
@@ -216,7 +216,7 @@ async def test_a_peer_that_does_not_hang_up_cannot_hold_a_close_up() -> None:
 
 
 async def test_what_the_kernel_has_taken_is_delivered_after_the_drain_time_is_over() -> None:
-    """Law: an orderly close never ends in a reset, though linger reset was asked for."""
+    """Law: what the kernel has taken is still delivered after the drain time; an orderly close never ends in a reset."""
     handler = Recorder(echo)
     server = RemotingServer(handler, linger_reset=True, limits=ConnectionLimits(close_drain_s=0.05))
     async with listening(server) as port, bare_peer(port) as peer:
@@ -232,7 +232,7 @@ async def test_what_the_kernel_has_taken_is_delivered_after_the_drain_time_is_ov
 
 
 async def test_closing_the_listeners_keeps_the_connections() -> None:
-    """Law: a demoted leader stops listening first and answers what it has."""
+    """Law: closing the listeners keeps the connections; a demoted leader still answers what it has."""
     server = RemotingServer(Recorder(echo))
     async with listening(server) as port, bare_peer(port) as peer:
         await peer.send(RemotingCommand(1))
@@ -250,7 +250,7 @@ async def test_closing_the_listeners_keeps_the_connections() -> None:
 
 
 async def test_a_port_in_use_is_named_with_what_to_do() -> None:
-    """Law: the error names the port and the next step."""
+    """Law: a port in use is named, with what to do."""
     server, second = RemotingServer(Recorder()), RemotingServer(Recorder())
     async with listening(server) as port:
         with pytest.raises(PortInUseError, match=f"port {port} of 127.0.0.1 is in use: stop"):
@@ -258,7 +258,7 @@ async def test_a_port_in_use_is_named_with_what_to_do() -> None:
 
 
 async def test_connections_over_the_limit_are_closed_immediately() -> None:
-    """Law: a flood of connections leaves those that are there alone."""
+    """Law: connections above the limit are closed immediately, and existing ones stay."""
     server = RemotingServer(Recorder(echo), connections_max=1)
     async with listening(server) as port, bare_peer(port) as first:
         await first.send(RemotingCommand(1))
@@ -273,7 +273,7 @@ async def test_connections_over_the_limit_are_closed_immediately() -> None:
 
 @pytest.mark.parametrize("said", [[], [RemotingCommand(1)]], ids=["silent", "not served"])
 async def test_the_oldest_that_was_never_served_gives_way(said: list[RemotingCommand]) -> None:
-    """Law: strangers that hold all places keep no client out, and take none that is there."""
+    """Law: if unserved connections hold all places, the oldest of them is closed for a new one; served ones stay."""
     handler = Recorder(echo)
     served: set[Connection] = set()
     server = RemotingServer(handler, connections_max=3, is_client=served.__contains__)
@@ -304,10 +304,10 @@ async def test_the_oldest_that_was_never_served_gives_way(said: list[RemotingCom
 
 
 async def test_thousands_of_idle_connections_do_no_harm() -> None:
-    """Law: nothing fails beside 2 000 idle connections; a broker holds 10 000 in `trouble/test_crowds.py`."""
+    """Law: 2,000 idle connections disturb nothing; `trouble/test_crowds.py` tests 10,000 with a broker."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    count = 2_000  # two descriptors each, in this one process
+    count = 2_000  # Two descriptors each, in this one process.
     handler = Recorder(echo)
     server = RemotingServer(handler, limits=ConnectionLimits(close_drain_s=0.1))
     sockets: list[socket.socket] = []
@@ -352,7 +352,7 @@ asyncio.run(main())
 def test_a_killed_server_resets_its_connections(
     mode: str, expected: bytes | type[Exception]
 ) -> None:
-    """Law: with linger reset a crash is a reset, which fails calls immediately; without it, an end."""
+    """Law: with linger reset a killed server resets its connections, which fails calls immediately; without it they end normally."""
     process = subprocess.Popen(
         [sys.executable, "-c", CRASHING_SERVER, mode], stdout=subprocess.PIPE, text=True
     )

@@ -1,4 +1,4 @@
-"""Connections on which calls expire: which of them the remoting client keeps, and which it gives up."""
+"""Connections on which calls time out: which ones the client keeps, and which it replaces."""
 
 import asyncio
 import time
@@ -20,7 +20,7 @@ from tests.runtime.peers import PATIENCE_S, echo, pair
 async def test_a_connection_that_says_nothing_any_more_is_followed_by_another(
     way: Way, timeout_s: float
 ) -> None:
-    """Law: a proxy that has lost its other side keeps no client from its server, however short its calls are."""
+    """Law: a connection on which nothing comes any more (a proxy lost its other side) is replaced, however short the calls are."""
     client = RemotingClient(silence_max_s=0.3)
     async with (
         pair(echo, client) as (_, address, _handler, _server),
@@ -43,7 +43,7 @@ async def test_a_connection_that_says_nothing_any_more_is_followed_by_another(
 
 
 async def test_a_connection_on_which_something_comes_is_kept_however_late_its_answers_are() -> None:
-    """Law: a slow server is no lost one: a further connection would make it no faster."""
+    """Law: a connection on which anything arrives is kept, however late its answers are; the server is only slow."""
 
     def speak(conn: Connection, command: RemotingCommand) -> None:
         conn.send(RemotingCommand(40, flag=2))
@@ -58,7 +58,7 @@ async def test_a_connection_on_which_something_comes_is_kept_however_late_its_an
 
 
 async def test_a_connection_is_kept_while_its_server_says_that_it_is_there() -> None:
-    """Law: a server whose disk stands still keeps its clients, as soon as it has answered one question."""
+    """Law: a connection is kept while its server shows that it is there, as with a disk that hangs."""
 
     pings = []
 
@@ -81,7 +81,7 @@ async def test_a_connection_is_kept_while_its_server_says_that_it_is_there() -> 
 
 
 async def test_a_connection_is_kept_while_calls_expire_behind_what_it_still_sends() -> None:
-    """Law: a slow way costs no large request; its repetition would be as slow."""
+    """Law: a connection is kept while calls time out behind a large request that is still being sent."""
     client = RemotingClient(silence_max_s=0.3)
     async with (
         pair(echo, client) as (_, address, handler, _server),
@@ -102,7 +102,7 @@ async def test_a_connection_is_kept_while_calls_expire_behind_what_it_still_send
 
 
 async def test_a_silent_connection_is_given_up_however_much_is_sent_on_it() -> None:
-    """Law: a proxy that takes everything proves nothing about its other side."""
+    """Law: a silent connection is replaced however much is sent on it; a proxy may accept everything."""
     client = RemotingClient(silence_max_s=0.3)
     async with (
         pair(echo, client) as (_, address, _handler, _server),
@@ -117,7 +117,7 @@ async def test_a_silent_connection_is_given_up_however_much_is_sent_on_it() -> N
 
 
 async def test_a_connection_is_kept_when_this_process_has_stood_still() -> None:
-    """Law: what has arrived meanwhile is read before anything is concluded from its absence."""
+    """Law: after this process itself stood still, what has arrived is read before a connection is judged."""
     client = RemotingClient(silence_max_s=0.1)
     async with pair(echo, client) as (_, address, handler, _server):
         await client.invoke(address, request(1), PATIENCE_S)

@@ -1,4 +1,4 @@
-"""Bytes that peers have not taken: how many there may be, and who gives way; driven by hand, without sockets."""
+"""Bytes that peers have not taken: how many there may be, and which peer is closed; driven by hand, without sockets."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ from tests.runtime.remoting.test_connection import StuckTransport
 
 
 async def test_who_does_not_read_gives_way_when_all_together_keep_too_much() -> None:
-    """Law: of the peers that take nothing the one with most is closed; one that reads stays, however much it asks for."""
+    """Law: if all unsent bytes together exceed the bound, the peer that takes nothing and has most is closed; readers stay."""
     table = ConnectionTable(ConnectionLimits(unsent_max=1_000_000), Traffic())
     idle, reader, *silent = (Connection(Recorder(), table) for _ in range(31))
     ways = [StuckTransport() for _ in range(31)]
@@ -25,7 +25,7 @@ async def test_who_does_not_read_gives_way_when_all_together_keep_too_much() -> 
 
     sums: list[int] = []
     for number, conn in enumerate(silent):
-        ways[1].writes[:1] = []  # it takes what was sent before the last
+        ways[1].writes[:1] = []  # It takes what was sent before the last.
         send(reader, 400_000)
         send(conn, 100_000 + number)
         table.unsent.judge()
@@ -41,7 +41,7 @@ async def test_who_does_not_read_gives_way_when_all_together_keep_too_much() -> 
 
 
 async def test_what_a_tls_peer_does_not_take_is_kept_where_it_is_counted() -> None:
-    """Law: TLS gets slices until it pauses, for it does not show what it has passed on; all leaves in its order."""
+    """Law: TLS gets bytes in slices until it pauses, because it does not show its backlog; everything leaves in order."""
     conn = Connection(Recorder(), ConnectionTable(ConnectionLimits(), Traffic()))
     way = StuckTransport(tls=object())
     conn.connection_made(way)
@@ -71,7 +71,7 @@ async def test_what_a_tls_peer_does_not_take_is_kept_where_it_is_counted() -> No
 
 
 async def test_who_reads_stays_when_one_message_goes_to_all() -> None:
-    """Law: who was not seen to take nothing for a while is closed beyond the second bound alone; the rest is seen by itself."""
+    """Law: readers stay when a message goes to all; only above the second bound a peer is closed that was not yet seen to be stuck."""
     table = ConnectionTable(ConnectionLimits(unsent_max=1_000_000), Traffic())
     conns = [Connection(Recorder(), table) for _ in range(38)]
     ways = [StuckTransport() for _ in conns]
@@ -89,7 +89,7 @@ async def test_who_reads_stays_when_one_message_goes_to_all() -> None:
     async with asyncio.timeout(PATIENCE_S):
         while not conns[8].is_closing:
             for way in ways[:8]:
-                way.writes[0] = way.writes[0][1:]  # it takes a byte
+                way.writes[0] = way.writes[0][1:]  # It takes a byte.
             await asyncio.sleep(0.05)
     closed = [conn.is_closing for conn in conns]
     send(500_000)

@@ -1,4 +1,4 @@
-"""The secret of a cluster: made once, read by its owner, refused when it is none."""
+"""The secret of a cluster: made once, readable by its owner only, refused if invalid."""
 
 import stat
 import subprocess
@@ -31,7 +31,7 @@ def test_a_secret_that_is_there_stays(tmp_path: Path) -> None:
 
 
 def test_all_who_make_a_secret_have_the_same(tmp_path: Path) -> None:
-    """Nobody reads one that is not written yet."""
+    """Law: all processes that make a secret at the same time get the same one, and nobody reads a half written one."""
     count = 8
     together = threading.Barrier(count)
 
@@ -50,7 +50,7 @@ def test_all_who_make_a_secret_have_the_same(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_leaves_no_secret_behind(tmp_path: Path) -> None:
-    """An empty file would be refused for ever."""
+    """Law: a full disk leaves no empty secret, which would be refused forever."""
     path = tmp_path / "secret"
     program = (
         "import pathlib, resource, sys\n"

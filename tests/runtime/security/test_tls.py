@@ -1,4 +1,4 @@
-"""One port serves plain and TLS, by policy; certificates change without a restart."""
+"""One port serves plain connections and TLS, by policy; certificates change without a restart."""
 
 import asyncio
 import contextlib
@@ -77,7 +77,7 @@ async def ask(address: str, tls: ssl.SSLContext | None, body: bytes = b"hello") 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
 def test_one_port_serves_both(run: Callable[..., object], files: TlsFiles) -> None:
-    """Plain, TLS that trusts the CA, TLS that trusts anybody; large bodies, both event loops."""
+    """Law: one port serves plain clients, TLS clients that trust the CA, and those that trust anybody, on both event loops."""
 
     async def main() -> None:
         big = os.urandom(BODY_SIZE)
@@ -94,7 +94,7 @@ def test_one_port_serves_both(run: Callable[..., object], files: TlsFiles) -> No
 def test_large_requests_with_large_answers_pass_each_other(
     run: Callable[..., object], files: TlsFiles
 ) -> None:
-    """Law: the connection moves, however much both ends have to write."""
+    """Law: large requests and large answers at the same time do not block each other under TLS."""
     bodies = [bytes([n]) * BODY_SIZE for n in range(16)]
     trusting = client_context(TlsFiles(ca=files.ca))
 
@@ -111,7 +111,7 @@ def test_large_requests_with_large_answers_pass_each_other(
 
 
 async def test_what_the_policy_forbids_is_closed(files: TlsFiles) -> None:
-    """Enforcing closes plain clients, disabled closes TLS; others are served meanwhile."""
+    """Law: Enforcing closes plain connections and Disabled closes TLS ones, while others are served."""
     async with serving(files, "enforcing") as (server, address):
         with pytest.raises(RemotingError):
             await ask(address, None)
@@ -126,7 +126,7 @@ async def test_what_the_policy_forbids_is_closed(files: TlsFiles) -> None:
 async def test_strangers_do_not_fill_the_log(
     files: TlsFiles, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: connections that are none have so many lines in a period as others that are closed, and all are counted."""
+    """Law: failed handshakes have a limited number of log lines per period, but all are counted."""
     monkeypatch.setattr(closelog, "CLOSES_PERIOD_S", 3_600.0)
     caplog.set_level(logging.INFO)
     count = closelog.CLOSES_LOGGED_MAX + 5
@@ -144,7 +144,7 @@ async def test_strangers_do_not_fill_the_log(
 
 
 async def test_a_client_checks_who_serves(files: TlsFiles, tmp_path: Path) -> None:
-    """Another authority, or another name than the certificate's, is refused."""
+    """Law: a client refuses a server with another authority or another name than the certificate's."""
     foreign = client_context(TlsFiles(ca=make_authority(tmp_path, "other")))
     async with serving(files) as (_, address):
         with pytest.raises(ConnectFailed, match=r"(?i)certificate.verify.failed"):
@@ -152,7 +152,7 @@ async def test_a_client_checks_who_serves(files: TlsFiles, tmp_path: Path) -> No
 
 
 async def test_an_expired_certificate_is_refused_by_that_word(tmp_path: Path) -> None:
-    """An operator who renews certificates must read why nobody connects; a client that trusts every server is still served."""
+    """Law: an expired certificate is refused with just that reason; a client that trusts every server is still served."""
     expired = make_certificate(make_authority(tmp_path), "server", days=-1)
     async with serving(expired, "permissive") as (_, address):
         with pytest.raises(ConnectFailed, match=r"(?i)certificate has expired"):
@@ -161,7 +161,7 @@ async def test_an_expired_certificate_is_refused_by_that_word(tmp_path: Path) ->
 
 
 async def test_clients_may_have_to_show_a_certificate(files: TlsFiles, tmp_path: Path) -> None:
-    """Mutual TLS: signed by the CA, or no service."""
+    """Law: with mutual TLS a client without a certificate of the CA is not served."""
     assert files.ca is not None
     own = make_certificate(files.ca, "client")
     async with serving(files, "enforcing", "required") as (_, address):
@@ -171,7 +171,7 @@ async def test_clients_may_have_to_show_a_certificate(files: TlsFiles, tmp_path:
 
 
 async def test_a_new_certificate_counts_from_the_next_handshake(tmp_path: Path) -> None:
-    """Without a restart; a broken file leaves the present one in force."""
+    """Law: a new certificate is used from the next handshake, without a restart; a broken file changes nothing."""
     first = make_certificate(make_authority(tmp_path / "a"), "server")
     second = make_certificate(make_authority(tmp_path / "b"), "server")
     assert first.certificate is not None
@@ -188,7 +188,7 @@ async def test_a_new_certificate_counts_from_the_next_handshake(tmp_path: Path) 
 
 
 async def test_a_caller_reads_its_renewed_files_for_the_next_connection(tmp_path: Path) -> None:
-    """Its own certificate, and the authority that it trusts."""
+    """Law: a client reads its renewed certificate and authority at its next connection."""
     ca = make_authority(tmp_path)
     server, own = make_certificate(ca, "server"), make_certificate(ca, "own", days=-1)
     tls = TlsSettings("enforcing", own.certificate, own.key, ca)
@@ -209,7 +209,7 @@ async def test_a_caller_reads_its_renewed_files_for_the_next_connection(tmp_path
 
 
 async def test_half_a_handshake_disturbs_nobody(files: TlsFiles) -> None:
-    """Garbage after the first byte, silence, and a close immediately."""
+    """Law: incomplete handshakes (garbage, silence, an immediate close) do not disturb other clients."""
     async with serving(files, "enforcing") as (_, address):
         host, port = address.split(":")
         streams = [await asyncio.open_connection(host, int(port)) for _ in range(3)]
@@ -223,7 +223,7 @@ async def test_half_a_handshake_disturbs_nobody(files: TlsFiles) -> None:
 
 
 async def test_closing_delivers_what_was_sent(files: TlsFiles) -> None:
-    """A server that ends lets its last answers arrive, under TLS as without."""
+    """Law: a closing server delivers its last answers, under TLS too."""
     big = os.urandom(BODY_SIZE)
     server = RemotingServer(Echo(), tls=ServerTls(files, "enforcing"))
     host, port = await server.listen("127.0.0.1", 0)
@@ -237,7 +237,7 @@ async def test_closing_delivers_what_was_sent(files: TlsFiles) -> None:
 
 
 def test_files_that_cannot_be_used_are_named(files: TlsFiles, tmp_path: Path) -> None:
-    """At the start, with what to do."""
+    """Law: unusable TLS files are named at the start, with what to do."""
     with pytest.raises(TlsError, match="needs a certificate"):
         server_context(TlsFiles())
     with pytest.raises(TlsError, match=r"missing\.pem"):
@@ -247,7 +247,7 @@ def test_files_that_cannot_be_used_are_named(files: TlsFiles, tmp_path: Path) ->
 
 
 async def test_the_http_pages_follow_the_policy(files: TlsFiles) -> None:
-    """Plain and TLS on one port where both are permitted, TLS alone where it is enforced."""
+    """Law: HTTP pages follow the same policy: plain and TLS on one port, or TLS alone if enforced."""
     trusting = client_context(TlsFiles(ca=files.ca))
     for mode, plain_is_served in (("permissive", True), ("enforcing", False)):
         server = HealthServer(

@@ -36,7 +36,7 @@ needs_ipv6 = pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6
 async def test_a_server_is_called_by_every_family_that_it_listens_for(
     tmp_path: Path, host: str, called: list[str], tls: bool
 ) -> None:
-    """Law: "::" is every address, with TLS as without; a client of IPv4 is known by its address of IPv4."""
+    """Law: "::" listens for IPv4 and IPv6, also with TLS; an IPv4 client is known by its IPv4 address."""
     files = make_certificate(make_authority(tmp_path), "server") if tls else None
     handler = Recorder(echo)
     server = RemotingServer(handler, tls=None if files is None else ServerTls(files, "enforcing"))
@@ -55,7 +55,7 @@ async def test_a_server_is_called_by_every_family_that_it_listens_for(
 
 @needs_ipv6
 async def test_an_address_of_ipv6_alone_takes_no_ipv4() -> None:
-    """Only "::" stands for both."""
+    """Law: only "::" stands for both families; another IPv6 address takes no IPv4."""
     with await listening_socket("::1", 0, backlog=1) as sock:
         assert sock.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY) == 1
 
@@ -71,13 +71,13 @@ async def test_an_address_of_ipv6_alone_takes_no_ipv4() -> None:
     ],
 )
 def test_an_address_inside_another_is_shown_by_itself(host: str, plain: str) -> None:
-    """Locks, quotas and white addresses compare hosts as text."""
+    """Law: an IPv4 address inside an IPv6 one is shown as IPv4, because locks, quotas and white addresses compare text."""
     assert plain_host(host) == plain
 
 
 @pytest.mark.parametrize("host", ["10.0.0.1", "::1", "2001:db8::7", "broker-0.svc"])
 def test_an_address_is_put_together_as_it_is_taken_apart(host: str) -> None:
-    """Go's client dials no address of IPv6 without brackets."""
+    """Law: join_address and split_address are inverse, with brackets around IPv6, which Go's client needs."""
     address = join_address(host, 10911)
 
     assert split_address(address) == (host, 10911)
