@@ -1,1 +1,1 @@
-"""The console: what it asks, what it shows, whom it lets in, and how it looks in a real browser."""
+"""The console: what it asks brokers, what it shows, who may use it, and how it looks in a real browser."""

@@ -1,4 +1,4 @@
-"""A headless Chromium (Debian: `apt-get install chromium`; another one by ORDERLYMQ_CHROMIUM), and the mark of tests that need it."""
+"""A headless Chromium (Debian: `apt-get install chromium`; or the one in ORDERLYMQ_CHROMIUM), and the mark of tests that need it."""
 
 import contextlib
 import os
@@ -24,11 +24,11 @@ NEEDS_CHROMIUM: Final = [
 
 @contextlib.asynccontextmanager
 async def launched() -> "AsyncIterator[Browser]":
-    """Run one."""
+    """Run a browser."""
     from playwright.async_api import async_playwright  # noqa: PLC0415 every worker would load it
 
     async with async_playwright() as playwright:
-        # Root, as in a container of CI, has no sandbox; the pages are ours alone.
+        # For root, as in a container of CI, there is no sandbox; the pages are all ours.
         browser = await playwright.chromium.launch(
             executable_path=CHROMIUM, args=["--no-sandbox"] if os.geteuid() == 0 else []
         )

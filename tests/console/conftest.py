@@ -1,4 +1,4 @@
-"""A cluster with troubles, and a console that looks at it."""
+"""A cluster with problems, and a console that looks at it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HOSTILE_BODY = '"><img src=x onerror="document.title=\'owned\'">'
 HOSTILE_ERROR = "<b onmouseover=alert(1)>the card service refuses</b>"
 
 
-#: A folder into which tests put a picture of each page that they judge, at each width.
+#: A folder for pictures of each tested page, at each width.
 PICTURES = "--console-pictures"
 
 
@@ -50,7 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="module")
 def troubled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Orders of several keys; group billing by key holds the lane of order-3 after one try."""
+    """A cluster with orders of several keys; the group billing (by key) holds the lane of order-3 after one try."""
     with Cluster(tmp_path_factory.mktemp("console")) as cluster:
         cluster.create_topic("orders")
         asyncio.run(_make_trouble(cluster.name_server))
@@ -68,7 +68,7 @@ async def _make_trouble(name_server: str) -> None:
 
 
 async def hold_lane(name_server: str, group: str) -> None:
-    """Consume the orders by key, until the lane of order-3 alone is held."""
+    """Consume orders by key until only the lane of order-3 is held."""
     async with AdminClient(name_server) as admin:
         by_key = SubscriptionGroupConfig(group, concurrency="Key", on_dead_letter="HoldKey")
         await admin.set_group(by_key)
@@ -98,7 +98,7 @@ async def _only_the_held_is_owed(admin: AdminClient, group: str) -> bool:
 
 @pytest.fixture
 async def console(troubled: Cluster) -> AsyncIterator[Console]:
-    """A console of that cluster, as `orderlymq console` starts it."""
+    """A console of that cluster, started as by `orderlymq console`."""
     settings = ConsoleSettings(name_servers=troubled.name_server, port=0)
     async with Console(settings) as running:
         yield running
@@ -113,8 +113,8 @@ async def lonely() -> AsyncIterator[Console]:
 
 @pytest.fixture
 async def browser() -> AsyncIterator[aiohttp.ClientSession]:
-    """Somebody who keeps cookies and follows no redirects."""
-    jar = aiohttp.CookieJar(unsafe=True)  # cookies of an address
+    """An HTTP client that keeps cookies and follows no redirects."""
+    jar = aiohttp.CookieJar(unsafe=True)  # Cookies of an IP address.
     many = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(cookie_jar=jar, connector=many) as session:
         yield session

@@ -1,7 +1,7 @@
 """
-The table of docs/evidence/console.md: how far each trouble is from the first page, written by the tests that clicked there.
+The table of docs/evidence/console.md: how far each problem is from the first page, written by the tests that click there.
 
-`pytest tests/console/test_troubles.py --write-console-table` writes it, when all of them passed.
+`pytest tests/console/test_troubles.py --write-console-table` writes it, if all of them have passed.
 """
 
 from pathlib import Path
@@ -11,9 +11,9 @@ import pytest
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "evidence" / "console.md"
 OPTION: Final = "--write-console-table"
-#: The seconds of a way, at most, for which the guide vouches.
+#: The longest time in seconds that the guide promises.
 REACHED_MAX_S: Final = 5.0
-#: The note of a test for the table: a row.
+#: The property under which a test reports its row.
 ROW: Final = "reach"
 
 HEAD: Final = """\
@@ -34,20 +34,20 @@ five seconds.
 
 
 class ReachTable:
-    """The plugin: collects the rows and writes the page when the session is over."""
+    """The plugin that collects the rows and writes the page after the session."""
 
     def __init__(self) -> None:
         self._rows: list[str] = []
         self._is_whole = True
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Note what a test has measured; one that failed or did not run leaves the page as it is."""
+        """Keep a test's row; if a test failed or did not run, the page stays as it is."""
         self._is_whole &= report.passed
         if report.when == "call":
             self._rows += [str(value) for name, value in report.user_properties if name == ROW]
 
     def pytest_sessionfinish(self) -> None:
-        """Write the page, unless a way took longer than the guide says."""
+        """Write the page, unless a way took longer than promised."""
         late = [row for row in self._rows if float(row.split(" | ")[2]) > REACHED_MAX_S]
         if late:
             raise pytest.UsageError(f"above {REACHED_MAX_S:g} s, so nothing is written: {late}")

@@ -1,4 +1,4 @@
-"""Brokers' answers that a test gives: pages make the same of them as of real answers."""
+"""Brokers' answers given by a test; pages use them like real ones."""
 
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from typing import Any
@@ -20,7 +20,7 @@ def told(
 
 
 class Readings(ClusterReader):
-    """A reader of one broker group whose answers a test gives."""
+    """A reader of one broker group with answers that a test gives."""
 
     def __init__(self, status: StatusReport) -> None:
         super().__init__(AdminClient("127.0.0.1:1"), Collector())
@@ -28,7 +28,7 @@ class Readings(ClusterReader):
         self.answers: dict[str, Any] = {}
 
     def use_pods(self, pods: Pods) -> None:
-        """Ask *pods* from now on, and forget what was asked before."""
+        """Ask *pods* from now on, and forget earlier answers."""
         self._pods, self._listed = pods, None
         self.collector = Collector()
 

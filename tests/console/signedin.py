@@ -1,4 +1,4 @@
-"""Accounts of a console, how they sign in and confirm what they do, and an audit log that can be full."""
+"""Accounts of a console, how they sign in and confirm actions, and an audit log that can be full."""
 
 import io
 import json
@@ -40,7 +40,7 @@ async def sign_in(browser: aiohttp.ClientSession, console: Console, account: Acc
 
 
 async def fields(browser: aiohttp.ClientSession, console: Console, path: str) -> dict[str, str]:
-    """Return the hidden fields of the form that a preview shows."""
+    """Return the hidden fields of a preview's form."""
     async with browser.get(console.url + path) as answer:
         html = await answer.text()
         assert answer.status == 200, html

@@ -1,4 +1,4 @@
-"""The API server as a pod asks it: where it is, with which token, and how much of its answer is read."""
+"""The API server as a pod uses it: its address, the token, and how much of an answer is read."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from tests.runtime.certificates import make_authority, make_certificate
 
 
 def test_a_pod_knows_its_api_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the variables that Kubernetes sets, of either family."""
+    """Law: a pod finds its API server by Kubernetes' variables, for IPv4 and IPv6."""
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "6443")
 
@@ -20,7 +20,7 @@ def test_a_pod_knows_its_api_server(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_the_token_is_read_again_and_an_answer_has_a_limit(tmp_path: Path) -> None:
-    """Kubernetes replaces the token in its file; who sends without end fills no memory."""
+    """Law: the token is read again, since Kubernetes replaces it; an answer is read only up to a limit."""
     tokens = []
 
     async def handle(request: web.Request) -> web.Response:
@@ -32,7 +32,7 @@ async def test_the_token_is_read_again_and_an_answer_has_a_limit(tmp_path: Path)
     async with TestServer(application) as server:
         asked = ApiServer(str(server.make_url("")).rstrip("/"), tmp_path)
         with pytest.raises(ApiServerSilent, match="cannot be asked"):
-            await asked.get("/long", size_max=10)  # there is no token yet
+            await asked.get("/long", size_max=10)  # There is no token yet.
         for token in ("one", "two"):
             (tmp_path / "token").write_text(f"{token}\n")
             status, body = await asked.get("/long", size_max=1_000)
@@ -42,7 +42,7 @@ async def test_the_token_is_read_again_and_an_answer_has_a_limit(tmp_path: Path)
 
 
 async def test_an_authority_without_key_usage_is_trusted(tmp_path: Path) -> None:
-    """Law: what Kubernetes' own clients accept is accepted, also by Python 3.13, which alone asks for more."""
+    """Law: an authority without key usage is trusted, as by Kubernetes' own clients, although Python 3.13 is stricter."""
     authority = make_authority(tmp_path)
     (tmp_path / "ca.crt").write_bytes(authority.read_bytes())
     (tmp_path / "token").write_text("one")

@@ -1,4 +1,4 @@
-"""The audit log on a disk that is full: a line is there whole or not at all, and what is refused is never said to have begun."""
+"""The audit log on a full disk: a line is complete or absent, and a refused action has no line."""
 
 import json
 import subprocess
@@ -36,7 +36,7 @@ print(json.dumps([told, [[each.account, each.outcome] for each in audit.lines]])
 
 
 def test_a_line_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
-    """Law: with room for a part of one, what was refused does not come later, and what was done stands on the page."""
+    """Law: if there is only room for a part of a line, nothing of it stays and the action is not done."""
     path = tmp_path / "audit"
     found = subprocess.run(
         [sys.executable, "-c", SCRIPT, path], capture_output=True, text=True, check=True
@@ -57,7 +57,7 @@ def test_a_line_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
 
 
 def test_a_log_that_is_closed_lets_nothing_begin(tmp_path: Path) -> None:
-    """As one that is full."""
+    """Law: with a closed log no action begins."""
     with (tmp_path / "audit").open("a") as log:
         audit = Audit(log)
     with pytest.raises(AuditFailed, match="nothing was done"):
@@ -68,7 +68,7 @@ def test_a_log_that_is_closed_lets_nothing_begin(tmp_path: Path) -> None:
 async def test_what_is_done_is_called_done_when_its_log_is_full(
     troubled: Cluster, browser: aiohttp.ClientSession
 ) -> None:
-    """Law: the log has the line that says what begins; that its end is missing is said beside what was done."""
+    """Law: an action that began stays done if the log becomes full; the page says that its end is not in the log."""
     log = Log()
     log.lines_max = 1
     settings = ConsoleSettings(name_servers=troubled.name_server, port=0, accounts=(ALICE,))
@@ -87,7 +87,7 @@ async def test_what_is_done_is_called_done_when_its_log_is_full(
 async def test_a_console_at_the_addresses_of_both_families_notes_callers_as_they_are_called(
     troubled: Cluster, browser: aiohttp.ClientSession
 ) -> None:
-    """Law: the log names one of IPv4 by its own address, and one of IPv6 is served."""
+    """Law: a console that listens on IPv4 and IPv6 logs each caller by its plain address."""
     log = Log()
     settings = ConsoleSettings(
         name_servers=troubled.name_server, host="::", port=0, accounts=(ALICE,)

@@ -1,4 +1,4 @@
-"""One answer for any number of viewers, none when nobody looks, and a reason where there is none."""
+"""The collector: one answer for all viewers, no question when nobody looks, and a reason if there is no answer."""
 
 import asyncio
 
@@ -28,7 +28,7 @@ class Clock:
 
 
 class Broker:
-    """Answers with a number that rises, when it is let."""
+    """Answers with rising numbers, when the test allows it."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -48,7 +48,7 @@ def clock() -> Clock:
 
 
 async def test_a_hundred_viewers_cost_one_question_a_second(clock: Clock) -> None:
-    """Also those who come while it is under way; the next second asks again."""
+    """Law: a hundred viewers cost one question a second, including those who come while it is open."""
     collector, broker = Collector(clock=clock), Broker()
     broker.lets.clear()
     waiting = [asyncio.create_task(collector.read("status", broker.ask)) for _ in range(100)]
@@ -68,7 +68,7 @@ async def test_a_hundred_viewers_cost_one_question_a_second(clock: Clock) -> Non
 
 
 async def test_no_question_is_asked_more_often_than_once_a_second(clock: Clock) -> None:
-    """Whatever interval a page asks for."""
+    """Law: no question is asked more than once a second, whatever interval a page asks for."""
     collector, broker = Collector(clock=clock), Broker()
     for _ in range(20):
         await collector.read("status", broker.ask, every_s=0.0)
@@ -78,7 +78,7 @@ async def test_no_question_is_asked_more_often_than_once_a_second(clock: Clock) 
 
 
 async def test_an_answer_of_another_version_is_asked_again(clock: Clock) -> None:
-    """Some seconds after its change, and not while it stays."""
+    """Law: an answer is asked again some seconds after its mark (version) changes, and not while it stays."""
     collector, broker = Collector(clock=clock), Broker()
 
     async def look(mark: int) -> int | None:
@@ -89,7 +89,7 @@ async def test_an_answer_of_another_version_is_asked_again(clock: Clock) -> None
 
 
 async def test_nothing_is_asked_while_nobody_looks(clock: Clock) -> None:
-    """There is no task left after an answer."""
+    """Law: nothing is asked while nobody looks, and no task is left."""
     collector, broker = Collector(clock=clock), Broker()
     await collector.read("status", broker.ask)
 
@@ -103,7 +103,7 @@ async def test_nothing_is_asked_while_nobody_looks(clock: Clock) -> None:
 async def test_a_failure_is_unknown_with_its_reason_and_not_asked_again_immediately(
     clock: Clock,
 ) -> None:
-    """A leader in trouble is not asked by every viewer."""
+    """Law: a failure is unknown with its reason, and is not asked again for each viewer."""
     collector = Collector(clock=clock)
     asked = 0
 
@@ -122,7 +122,7 @@ async def test_a_failure_is_unknown_with_its_reason_and_not_asked_again_immediat
 
 @pytest.mark.parametrize("error", [KeyError("term"), ValueError("no number"), TypeError("x")])
 async def test_an_answer_in_another_form_is_unknown(clock: Clock, error: Exception) -> None:
-    """It costs its own figures, not the page."""
+    """Law: an answer of another form is unknown with its reason, and does not break the page."""
 
     async def fail() -> int:
         raise error
@@ -134,14 +134,14 @@ async def test_an_answer_in_another_form_is_unknown(clock: Clock, error: Excepti
 
 
 async def test_a_silent_broker_is_unknown_after_a_time(clock: Clock) -> None:
-    """The question ends."""
+    """Law: a question that gets no answer ends after its timeout, as unknown."""
     reading = await Collector(clock=clock).read("status", asyncio.Event().wait, timeout_s=0.01)
 
     assert (reading.value, reading.unknown) == (None, "no answer within 0.01 s")
 
 
 async def test_a_broker_group_that_hangs_takes_no_turns_of_another_one(clock: Clock) -> None:
-    """Law: its questions wait for each other alone, and so does their number."""
+    """Law: questions to a broker group that hangs wait only for each other, and have a limit of their own."""
     collector, hanging, healthy = Collector(clock=clock), Broker(), Broker()
     hanging.lets.clear()
     tasks = [
@@ -162,7 +162,7 @@ async def test_a_broker_group_that_hangs_takes_no_turns_of_another_one(clock: Cl
 async def test_who_waits_for_a_turn_at_a_broker_group_that_hangs_learns_so(
     clock: Clock, answers: bool
 ) -> None:
-    """Law: it is not asked again for each that waits; where one of the last questions was answered, the others are asked."""
+    """Law: questions that wait for a hanging broker group fail with it and are not sent one by one; if one was answered, others are sent."""
     collector, lets = Collector(clock=clock), asyncio.Event()
     asked = 0
 
@@ -191,7 +191,7 @@ async def test_who_waits_for_a_turn_at_a_broker_group_that_hangs_learns_so(
 
 
 async def test_while_somebody_is_silent_nobody_waits_for_it_again(clock: Clock) -> None:
-    """Law: its failure is the answer for some seconds, and the next question is asked beside it."""
+    """Law: while a broker is silent its failure is the answer for some seconds, and the next question is sent without anybody waiting."""
     collector, broker = Collector(clock=clock), Broker()
     broker.lets.clear()
     first = await collector.read("status", broker.ask, timeout_s=0.01)
@@ -213,7 +213,7 @@ async def test_while_somebody_is_silent_nobody_waits_for_it_again(clock: Clock) 
 
 
 async def test_a_viewer_who_leaves_takes_nothing_from_the_others(clock: Clock) -> None:
-    """The question goes on."""
+    """Law: a viewer that leaves does not cancel the question for the others."""
     collector, broker = Collector(clock=clock), Broker()
     broker.lets.clear()
     leaving, staying = (asyncio.create_task(collector.read("status", broker.ask)) for _ in range(2))
@@ -226,7 +226,7 @@ async def test_a_viewer_who_leaves_takes_nothing_from_the_others(clock: Clock) -
 
 
 async def test_no_answer_is_forgotten_before_it_is_asked_again(clock: Clock) -> None:
-    """Law: pages with hundreds of questions take no answer away that another viewer, or they, need a moment later."""
+    """Law: pages with hundreds of questions drop no answer before it would be asked again."""
     collector, broker = Collector(clock=clock), Broker()
     await collector.read("topics", broker.ask, every_s=60.0)
     for second in range(20):
@@ -242,7 +242,7 @@ async def test_no_answer_is_forgotten_before_it_is_asked_again(clock: Clock) -> 
 
 
 async def test_answers_and_waiting_questions_have_a_limit(clock: Clock) -> None:
-    """The answer that was not looked at for the longest time goes first."""
+    """Law: kept answers and waiting questions have limits; the answer unused for longest is dropped first."""
     collector, broker = Collector(clock=clock, answers_max=2), Broker()
     for about in ("a", "b", "a", "c"):
         await collector.read(about, broker.ask)
@@ -268,7 +268,7 @@ async def test_answers_and_waiting_questions_have_a_limit(clock: Clock) -> None:
 async def test_a_console_that_nobody_looks_at_goes_on_to_look(
     lonely: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: what ends its look is logged and it begins again, so that the last hour stays known."""
+    """Law: the regular look of a console goes on after an error, which is logged, so the last hour stays known."""
     monkeypatch.setattr(ownedtasks, "RESTART_S", 0.0)
 
     def looks() -> list[asyncio.Task[object]]:

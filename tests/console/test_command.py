@@ -42,7 +42,7 @@ __all__ = ["ports"]  # fixture
 def test_what_it_cannot_be_started_with_is_said_in_a_sentence(
     arguments: tuple[str, ...], said: str
 ) -> None:
-    """Never a traceback."""
+    """Law: a wrong argument gives one sentence, never a traceback."""
     answer = CliRunner().invoke(cli, ["console", *arguments])
 
     assert answer.exit_code == 2
@@ -51,8 +51,8 @@ def test_what_it_cannot_be_started_with_is_said_in_a_sentence(
 
 
 def test_a_taken_port_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With what to pass."""
-    # The command sets up the log of its process, which is this one.
+    """Law: a taken port is reported with what to pass instead."""
+    # The command configures the log of its process, which is this one.
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -67,7 +67,7 @@ def test_a_taken_port_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_its_libraries_it_says_what_to_install() -> None:
-    """Help works all the same. In a process of its own: modules that are imported twice are two."""
+    """Law: without its libraries the command says what to install, and --help works."""
     program = (
         "import sys; sys.modules['jinja2'] = None; from orderlymq.cli import cli; "
         "cli(['console', *sys.argv[1:]])"
@@ -84,7 +84,7 @@ def test_without_its_libraries_it_says_what_to_install() -> None:
 @pytest.mark.cluster
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_prints_a_link_that_signs_in_and_ends_with_a_signal(number: signal.Signals) -> None:
-    """The address answers until then, and callers who neither read nor hang up hold nothing up; the cluster may be away."""
+    """Law: the command prints a link that signs in, serves until a signal, and idle callers do not delay its end; the cluster may be away."""
     command = [sys.executable, "-m", "orderlymq_console", "--listen", "127.0.0.1:0"]
     command += ["--name-server", "127.0.0.1:1"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -104,7 +104,7 @@ def test_it_prints_a_link_that_signs_in_and_ends_with_a_signal(number: signal.Si
 
 @pytest.mark.cluster
 def test_programs_get_the_link_as_json() -> None:
-    """One line, when the address answers."""
+    """Law: with JSON output the link is one line, printed when the address answers."""
     command = [sys.executable, "-m", "orderlymq_console", "--listen", "127.0.0.1:0", "--json"]
     command += ["--name-server", "127.0.0.1:1"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -119,7 +119,7 @@ def test_programs_get_the_link_as_json() -> None:
 
 @pytest.mark.cluster
 def test_a_console_beside_a_cluster_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
-    """Also when that is killed and can notify nobody."""
+    """Law: a console beside a cluster ends with the process that started it, even if that is killed."""
     script = tmp_path / "parent.py"
     script.write_text(
         textwrap.dedent(
@@ -154,7 +154,7 @@ def test_a_console_beside_a_cluster_ends_with_the_process_that_started_it(tmp_pa
         with urllib.request.urlopen(f"{url}/healthz") as answer:
             assert answer.status == 200
         parent.kill()
-        # The console holds the same output: it ends with the last of them.
+        # The console has the same output: it ends with the last of them.
         parent.stdout.read()
     with pytest.raises(OSError, match="refused"):
         urllib.request.urlopen(f"{url}/healthz")
@@ -170,7 +170,7 @@ def test_up_with_the_console_does_not_go_with_detach() -> None:
 @pytest.mark.cluster
 @pytest.mark.long
 def test_up_serves_the_console_beside_the_cluster(tmp_path: Path, ports: int) -> None:
-    """It ends with the cluster."""
+    """Law: `orderlymq up --console` serves the console beside the cluster, and both end together."""
     manifest = tmp_path / "cluster.yaml"
     manifest.write_text(text(ports))
     command = [sys.executable, "-m", "orderlymq", "up", "-f", str(manifest), "--console"]

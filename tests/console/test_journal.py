@@ -1,4 +1,4 @@
-"""Changes in the cluster, from the reports of leaders at two looks."""
+"""Changes in the cluster, from the leaders' reports at two looks."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ QUEUE = MessageQueue("orders", "broker-a", 0)
 
 
 class Clock:
-    """Wall time that a test sets."""
+    """A wall clock that the test sets."""
 
     def __init__(self) -> None:
         self.now_s = 1_800_000_000.0
@@ -41,7 +41,7 @@ def texts(journal: Journal) -> list[str]:
 
 
 def test_what_was_so_before_the_first_look_is_no_change() -> None:
-    """And the same status again is none, either."""
+    """Law: the first look and an unchanged status give no changes."""
     journal = Journal(Clock())
     journal.note("a", status(second=False, diskFull=True, members=3))
     journal.note("a", status(second=False, diskFull=True, members=3))
@@ -50,7 +50,7 @@ def test_what_was_so_before_the_first_look_is_no_change() -> None:
 
 
 def test_leaders_replicas_disks_and_members_change() -> None:
-    """The newest first, each with the time of the look that saw it."""
+    """Law: changes of leader, replicas, disk and members are listed newest first, with the time of the look."""
     clock = Clock()
     journal = Journal(clock)
     journal.note("a", status(members=3))
@@ -73,7 +73,7 @@ def test_leaders_replicas_disks_and_members_change() -> None:
 
 
 def test_a_standstill_has_the_time_that_its_leader_reports_also_at_the_first_look() -> None:
-    """It began before; when it goes on, that is a change, too."""
+    """Law: a standstill has its leader's time, even at the first look, and its end is a change too."""
     clock = Clock()
     journal = Journal(clock)
     since_ms = int(clock.now_s * 1000) - 120_000
@@ -90,7 +90,7 @@ def test_a_standstill_has_the_time_that_its_leader_reports_also_at_the_first_loo
 
 
 def test_silence_ends_nothing_but_itself() -> None:
-    """A leader that does not answer leaves what was known; so does one that has not examined its groups yet."""
+    """Law: a silent leader, or one that has not examined its groups, ends nothing that was known."""
     journal = Journal(Clock())
     row = {"group": "g", "topic": "t", "queue": 0, "offset": 7, "since": 1}
     journal.note("a", status(blocked=[row]))
@@ -106,7 +106,7 @@ def test_silence_ends_nothing_but_itself() -> None:
 
 
 def test_a_new_leader_that_has_not_looked_long_enough_ends_no_standstill() -> None:
-    """It goes on when its leader knows it."""
+    """Law: a new leader ends no standstill before it has looked long enough."""
     journal = Journal(Clock())
     row = {"group": "g", "topic": "t", "queue": 0, "offset": 7, "since": 1}
     journal.note("a", status(blocked=[row]))
@@ -129,7 +129,7 @@ def test_what_is_older_than_an_hour_is_left_out() -> None:
 
 
 def test_nothing_takes_a_change_of_leader_away() -> None:
-    """Law: members that come and go are one row, and what is forgotten is said by its time."""
+    """Law: many changes of members take one row, so they never push a change of leader out; what was dropped is named by its time."""
     clock = Clock()
     journal = Journal(clock)
     journal.note("a", status(members=10))
@@ -152,7 +152,7 @@ def test_nothing_takes_a_change_of_leader_away() -> None:
 
 
 def test_a_start_is_reported_once_and_each_start_is_reported() -> None:
-    """Law: it is computed at each look, so seconds are the same one; a leader that comes back has not started again."""
+    """Law: each start is reported once: small differences in its computed time are the same start, as is a leader that comes back."""
     clock = Clock()
     journal = Journal(clock)
     begin_ms = int(clock.now_s * 1000)
@@ -173,7 +173,7 @@ def test_a_start_is_reported_once_and_each_start_is_reported() -> None:
 
 
 def test_locks_change_hands_and_those_that_were_not_seen_are_counted() -> None:
-    """Between the changes of leaders of their broker group, the newest first."""
+    """Law: lock changes and changes of leader are listed together, newest first, and holders that no look saw are counted."""
     clock = Clock()
     journal = Journal(clock)
     begin_ms = int(clock.now_s * 1000)
@@ -196,7 +196,7 @@ def test_locks_change_hands_and_those_that_were_not_seen_are_counted() -> None:
 
 
 def test_a_key_that_stood_and_stands_no_more_went_on() -> None:
-    """It began when its broker says; it ended at the look that missed it, unless that look saw a part only."""
+    """Law: a standing key begins at its broker's time and ends at the look that misses it, unless that look saw only a part."""
     clock = Clock()
     journal = Journal(clock)
     since_ms = int(clock.now_s * 1000) - 60_000
@@ -218,7 +218,7 @@ def test_a_key_that_stood_and_stands_no_more_went_on() -> None:
 
 
 def test_what_is_remembered_of_keys_has_a_limit() -> None:
-    """Keys beyond it leave no trace; changes of those within it are reported."""
+    """Law: the number of remembered keys has a limit; keys beyond it leave no rows."""
     journal = Journal(Clock())
     many = {(QUEUE, f"{number}"): ("held", 1) for number in range(KEYS_MAX + 1)}
     journal.note_keys("shipping", "broker-a", many, is_whole=True)

@@ -1,4 +1,4 @@
-"""The pod behind the address of a holder: named where one list has it, else unknown with the reason; no page waits for it."""
+"""The pod behind a holder's address: named if one list has it, otherwise unknown with a reason; no page waits for it."""
 
 import asyncio
 import time
@@ -33,7 +33,7 @@ QUEUE = MessageQueue("orders", "broker-a", 0)
 
 
 def table(*pods: tuple[str, str], rest: str = "") -> dict[str, Any]:
-    """Return what an API server makes of pods when it is asked for a table."""
+    """Return pods as an API server answers when it is asked for a table."""
     return {
         "kind": "Table",
         "metadata": {"continue": rest},
@@ -43,7 +43,7 @@ def table(*pods: tuple[str, str], rest: str = "") -> dict[str, Any]:
 
 
 class Server:
-    """An API server whose answer a test gives."""
+    """An API server with an answer that the test gives."""
 
     def __init__(self) -> None:
         self.status = 200
@@ -55,7 +55,7 @@ class Server:
     async def handle(self, request: web.Request) -> web.Response:
         self.asked += 1
         assert request.headers["Accept"].startswith("application/json;as=Table")
-        # The address of a pod on its node's network is also that of every other one there, in whatever namespace.
+        # A pod on its node's network shares its address with all such pods there, in any namespace.
         assert request.query["fieldSelector"] == "status.phase=Running,spec.hostNetwork=false"
         assert request.query["includeObject"] == "None"
         await self.answers.wait()
@@ -91,7 +91,7 @@ async def serving(folder: Path) -> AsyncIterator[tuple[Server, Pods]]:
 async def test_an_address_names_its_pod_or_nobody(
     tmp_path: Path, address: str, name: str | None, unknown: str
 ) -> None:
-    """Nothing is guessed where several have it, or where it may be in another namespace or on the network of a node."""
+    """Law: an address names its only pod, or nobody: not if several have it, or it may be another namespace's or a node's."""
     async with serving(tmp_path) as (_, pods):
         names = PodNames(await pods.read(), "", 2.04)
 
@@ -100,7 +100,7 @@ async def test_an_address_names_its_pod_or_nobody(
 
 
 async def test_more_pods_than_are_listed_are_said(tmp_path: Path) -> None:
-    """An address that is not among the first may be one of the others."""
+    """Law: if there are more pods than are listed, an unknown address says so."""
     async with serving(tmp_path) as (server, pods):
         server.body = table(("a", "10.0.0.1"), rest="more")
         found = PodNames(await pods.read(), "", 0).at("10.0.0.2:1")
@@ -127,7 +127,7 @@ async def test_a_refusal_is_said(tmp_path: Path, status: int, body: Any, said: s
 
 
 async def test_no_page_waits_for_the_api_server(tmp_path: Path) -> None:
-    """The last list is the answer while it is young; it is asked once for all viewers."""
+    """Law: no page waits for the API server: a young list is used, and asked for once for all viewers."""
     now_s = 100.0
     collector = Collector(clock=lambda: now_s)
     async with serving(tmp_path) as (server, pods):
@@ -151,7 +151,7 @@ async def test_no_page_waits_for_the_api_server(tmp_path: Path) -> None:
 
 
 async def test_pages_name_the_pod_beside_holder_and_member(tmp_path: Path) -> None:
-    """Of the queue that stands still, of the lock, of the member; where the console is in no pod, none is spoken of."""
+    """Law: pages name the pod beside holder and member; outside of Kubernetes no pod is mentioned."""
     reader = Readings(told({**ROW, "holder": "alice"}))
     lock = QueueLock(QUEUE, "alice", "10.0.0.1:5", 1, 30_000, 1)
     reader.answers = {

@@ -1,4 +1,4 @@
-"""Access to the console: accounts, sessions, and no start beyond this machine without them."""
+"""Access to the console: accounts, sessions, and no start on other addresses without them."""
 
 from pathlib import Path
 
@@ -30,7 +30,7 @@ ALICE = Account("alice", "act", TOKEN)
     "host", ["0.0.0.0", "::", "::ffff:192.0.2.1", "192.0.2.1", "console.example"]
 )
 def test_beyond_this_machine_nothing_starts_without_accounts(host: str) -> None:
-    """The sentence says what to pass."""
+    """Law: a console for other machines does not start without accounts, and says what to pass."""
     with pytest.raises(SettingError, match="pass --accounts FILE"):
         ConsoleSettings(host=host)
 
@@ -85,7 +85,7 @@ def test_accounts_are_read_from_a_file(tmp_path: Path) -> None:
     ],
 )
 def test_a_file_that_is_not_right_is_refused_without_its_tokens(tmp_path: Path, text: str) -> None:
-    """The file and the account are named."""
+    """Law: a wrong accounts file is refused with file and account, but without its tokens."""
     file = tmp_path / "accounts.toml"
     file.write_text(text)
 
@@ -102,7 +102,7 @@ class Clock:
 
 
 def test_a_session_ends_by_time_by_hand_and_when_there_are_too_many() -> None:
-    """The oldest goes first; nobody gets a session by guessing its name."""
+    """Law: a session ends by time, by signing out, or as the oldest of too many; it cannot be guessed."""
     clock = Clock()
     sessions = Sessions((ALICE,), clock=clock)
     first = sessions.begin(ALICE)
@@ -122,7 +122,7 @@ def test_a_session_ends_by_time_by_hand_and_when_there_are_too_many() -> None:
 
 
 def test_whoever_may_look_ends_nobody_elses_session() -> None:
-    """Law: a program that signs in for each look loses its own oldest sessions, and those that are over go before."""
+    """Law: an account that signs in very often loses its own oldest sessions, never those of others."""
     bob = Account("bob", "view", "b" * 20)
     clock = Clock()
     sessions = Sessions((ALICE, bob), clock=clock)
@@ -143,7 +143,7 @@ def test_whoever_may_look_ends_nobody_elses_session() -> None:
 
 
 def test_wrong_tokens_are_slowed_down_and_a_right_one_never() -> None:
-    """Law: who has no token cannot keep those out who have one."""
+    """Law: wrong tokens are slowed down, a right one never is."""
     clock = Clock()
     sessions = Sessions((ALICE,), clock=clock)
     for number in range(WRONG_MAX):
@@ -157,7 +157,7 @@ def test_wrong_tokens_are_slowed_down_and_a_right_one_never() -> None:
 
 
 def test_a_name_of_the_console_is_one_in_whatever_letters() -> None:
-    """Browsers send it in small ones."""
+    """Law: host names of the console count in any case of letters; browsers send them in lower case."""
     settings = ConsoleSettings(hosts=("Console.Example",), https_hosts=("Shop.Example",))
 
     assert (settings.hosts, settings.https_hosts) == (("console.example",), ("shop.example",))

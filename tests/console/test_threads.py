@@ -1,4 +1,4 @@
-"""Threads of a listener that are at work: those that do not wait in their pool, of this group alone."""
+"""Busy threads of a listener: those of its group that do not wait in their pool."""
 
 import pytest
 
@@ -48,12 +48,12 @@ task Task-1
     ],
 )
 def test_threads_that_wait_for_work_are_not_busy(stacks: str, group: str, busy: int) -> None:
-    """A process may have listeners of several groups; older clients do not distinguish them."""
+    """Law: threads that wait for work are not busy, and only the group's own count; older clients do not distinguish groups."""
     assert busy_threads(stacks, group, is_cut=False) == Figure(value=busy)
 
 
 def test_without_threads_of_a_listener_their_number_is_unknown() -> None:
-    """A listener of coroutines has none, a client of another language may call them otherwise; stacks that are cut show some."""
+    """Law: without known listener threads (coroutines, another language, cut stacks) their number is unknown."""
     assert busy_threads(PYTHON, "shipping", is_cut=False).unknown
     assert busy_threads("", "billing", is_cut=False).unknown
     assert busy_threads(PYTHON, "billing", is_cut=True) == Figure(value=1, at_least=True)
@@ -71,7 +71,7 @@ def test_without_threads_of_a_listener_their_number_is_unknown() -> None:
 def test_messages_wait_when_each_thread_is_at_work(
     threads: int | None, busy: Figure, is_saturated: bool
 ) -> None:
-    """An unknown figure is no saturation."""
+    """Law: a member is saturated only if all of its threads are known to be busy."""
     page = MemberPage(group="billing", client_id="a", threads=threads, busy=busy)
 
     assert page.is_saturated is is_saturated

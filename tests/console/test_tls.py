@@ -1,4 +1,4 @@
-"""The console's port with TLS: whom it waits for, and which certificate it shows."""
+"""The console's port with TLS: which connections it keeps, and which certificate it shows."""
 
 import asyncio
 import ssl
@@ -16,7 +16,7 @@ from tests.runtime.certificates import make_authority, make_certificate
 
 @asynccontextmanager
 async def _console(folder: Path) -> AsyncIterator[Console]:
-    """Run one whose certificate, tls.crt and tls.key of *folder*, is of the authority ca.pem there."""
+    """Run a console with certificate tls.crt and tls.key of *folder*, of the authority ca.pem there."""
     found = make_certificate(make_authority(folder), "one")
     assert found.certificate is not None
     assert found.key is not None
@@ -32,7 +32,7 @@ async def _console(folder: Path) -> AsyncIterator[Console]:
 
 
 async def _page(console: Console, ca: Path) -> tuple[object, bytes]:
-    """Return the serial number of the certificate and the answer to a probe."""
+    """Return the certificate's serial number and the answer to a probe."""
     context = ssl.create_default_context(cafile=ca)
     reader, writer = await asyncio.open_connection("127.0.0.1", _port(console), ssl=context)
     serial = writer.get_extra_info("peercert")["serialNumber"]
@@ -47,7 +47,7 @@ def _port(console: Console) -> int:
 
 
 async def test_a_renewed_certificate_is_shown_from_the_next_handshake_on(tmp_path: Path) -> None:
-    """Law: who renews a certificate restarts nothing; cert-manager replaces the files while the pod runs."""
+    """Law: a renewed certificate is shown from the next handshake, without a restart; cert-manager replaces the files."""
     ca = tmp_path / "ca.pem"
     async with _console(tmp_path) as console:
         former, _ = await _page(console, ca)
@@ -66,7 +66,7 @@ async def test_a_renewed_certificate_is_shown_from_the_next_handshake_on(tmp_pat
 async def test_callers_that_say_nothing_give_way(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Law: with TLS no more connections are kept than without, those before their handshake included."""
+    """Law: with TLS the number of kept connections is limited as without it, including those before their handshake."""
     monkeypatch.setattr(orderlymq_console.app, "CONNECTIONS_MAX", 3)
     async with _console(tmp_path) as console:
         silent = [await asyncio.open_connection("127.0.0.1", _port(console)) for _ in range(4)]

@@ -1,7 +1,7 @@
 """
-Twelve troubles in real clusters: three clicks and five seconds from the first page there is a page that names cause and cure.
+Twelve problems in real clusters: at most three clicks and five seconds from the first page to cause and cure.
 
-Each test opens the first page in a real Chromium and clicks what somebody sees there. `troubles.py` makes ten of them.
+Each test opens the first page in a real Chromium and clicks what a person sees there. `troubles.py` makes ten of them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ pytestmark = [*NEEDS_CHROMIUM, pytest.mark.long, pytest.mark.timeout(240)]
 # A queue stands still after half a minute, and loads are judged by the minute.
 FOUND_MS: Final = 150_000
 CLICKS_MAX: Final = 3
-#: The elements that are clicked, and the words of the last page: the cause, then the cure.
+#: The elements to click, and the texts of the last page: first the cause, then the cure.
 PATHS: Final = {
     "poison message": (
         ("nav a[href='/blocked']",),
@@ -90,7 +90,7 @@ TO_RAFT: Final = ("#live .troubles a[href='/raft']",)
 
 @pytest.fixture(scope="module")
 def sick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster with ten troubles at the same time."""
+    """A cluster with ten problems at the same time."""
     with Cluster(tmp_path_factory.mktemp("sick")) as cluster:
         thread = LoopThread("troubles")
         troubles = ten_troubles(cluster)
@@ -104,7 +104,7 @@ def sick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 async def test_three_clicks_lead_from_the_first_page_to_cause_and_cure(
     sick: Cluster, chromium: Browser, trouble: str, record_property: Callable[[str, object], None]
 ) -> None:
-    """Among nine other troubles."""
+    """Law: three clicks lead from the first page to a problem's cause and cure, among nine other problems."""
     clicks, texts = PATHS[trouble]
     async with Console(ConsoleSettings(name_servers=sick.name_server, port=0)) as console:
         record_property(ROW, await reach(chromium, console, trouble, clicks, texts))
@@ -116,7 +116,7 @@ async def test_a_full_disk(
     tmp_path: Path,
     record_property: Callable[[str, object], None],
 ) -> None:
-    """Sends are refused, and Raft says why and what makes room."""
+    """Law: for a full disk the Raft page says why sends are refused and how to make room."""
     with mounted(tmp_path / "disk") as disk:
         group = make_group(1, data_dir=str(disk / "node-1"))
         fill(disk, leave=3 << 20)
@@ -132,7 +132,7 @@ async def test_a_lost_majority(
     make_group: Callable[..., Group],  # noqa: F811 - the fixture
     record_property: Callable[[str, object], None],
 ) -> None:
-    """Nobody leads: Raft knows which replicas there were, how many must run, and that disks are kept."""
+    """Law: without a majority the Raft page says which replicas there were, how many must run, and to keep the disks."""
     group = make_group(3)
     settings = ConsoleSettings(name_servers=group.name_server_address, port=0)
     async with Console(settings) as console:
@@ -157,7 +157,7 @@ async def reach(
     clicks: tuple[str, ...],
     texts: tuple[str, ...],
 ) -> str:
-    """Wait until the trouble is found, then take the way three times; return what the table says of it."""
+    """Wait until the problem is found, go the way three times, and return its row for the table."""
     assert len(clicks) <= CLICKS_MAX
     await follow(chromium, console, clicks, texts)
     ways = [await follow(chromium, console, clicks, texts) for _ in range(3)]
@@ -169,7 +169,7 @@ async def reach(
 async def follow(
     chromium: Browser, console: Console, clicks: tuple[str, ...], texts: tuple[str, ...]
 ) -> tuple[float, str]:
-    """Click through from the first page until the last page says the texts; return the seconds, and that page."""
+    """Click from the first page until the last page has the texts; return the seconds, and that page."""
     context = await chromium.new_context()
     page = await context.new_page()
     began_s = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Ten troubles in one cluster: members that fail, hang, disagree or are gone, and producers that overload or do not decide."""
+"""Ten problems in one cluster: members that fail, hang, disagree or are gone, and producers that overload or leave messages undecided."""
 
 import asyncio
 import contextlib
@@ -25,21 +25,21 @@ from orderlymq_runtime.remoting.client import RemotingClient
 from orderlymq_testing.cluster import Cluster
 
 TOPICS: Final = ("orders", "suspended", "parked", "claims", "coarse", "lopsided", "bookings")
-# A lease that outlives the tests, as the longest that a broker grants.
+# The longest lease that a broker grants, which outlives the tests.
 LEASE_MS: Final = 600_000
-# A topic is judged by its last minute, and has 600 messages then: these come ten times a second.
+# A topic is judged by its last minute and then has 600 messages: ten come each second.
 BURST: Final = 24
 
 
 class Foreigner:
-    """A client of another language: what it says is said by hand."""
+    """A client in another language: the test writes its requests itself."""
 
     def __init__(self, address: str) -> None:
         self._address = address
         self._client = RemotingClient()
 
     async def beat(self, client_id: str, group: str, tags: str) -> None:
-        """Be a member of a group."""
+        """Send a member's heartbeat."""
         subscription = SubscriptionData.of_tags("claims", tags, 1)
         data = HeartbeatData(
             client_id, (), (ConsumerData(group, subscription_data_set=(subscription,)),)
@@ -47,13 +47,13 @@ class Foreigner:
         await self._say(request(RequestCode.HEART_BEAT, {}, data.to_json()))
 
     async def lock(self, client_id: str, group: str) -> None:
-        """Ask for the lock of a queue."""
+        """Ask for a queue's lock."""
         queue = MessageQueue("claims", "broker-a", 0)
         body = LockBatchRequest(client_id, group, (queue,), LEASE_MS)
         await self._say(request(RequestCode.LOCK_BATCH_MQ, {}, body.to_json()))
 
     async def close(self) -> None:
-        """Be gone, without a word."""
+        """Go away without a word."""
         await self._client.close()
 
     async def _say(self, command: RemotingCommand) -> None:
@@ -63,7 +63,7 @@ class Foreigner:
 
 @contextlib.asynccontextmanager
 async def ten_troubles(cluster: Cluster) -> AsyncIterator[None]:
-    """Put all in; they last while the block runs."""
+    """Make all ten problems; they last while the block runs."""
     for topic in TOPICS:
         cluster.create_topic(topic, queues=1 if topic == "orders" else 4)
     server = cluster.name_server
@@ -88,7 +88,7 @@ async def ten_troubles(cluster: Cluster) -> AsyncIterator[None]:
 async def _failing_listeners(
     stack: contextlib.AsyncExitStack, admin: AdminClient, server: str
 ) -> None:
-    """A poison message, a lane that is held, and a consumer whose program has suspended it."""
+    """A poison message, a held lane, and a consumer that its program has suspended."""
 
     def ship(messages: Sequence[ReceivedMessage], _: OrderedContext) -> None:
         if messages[0].key == "order-2":
@@ -121,7 +121,7 @@ async def _failing_listeners(
 async def _undecided(
     stack: contextlib.AsyncExitStack, admin: AdminClient, address: str, server: str
 ) -> None:
-    """A half message about which its producer never knows what became of it."""
+    """A half message whose producer never decides about it."""
     patience = {
         "transactionTimeOut": "1000",
         "transactionCheckInterval": "1000",
@@ -141,7 +141,7 @@ async def _undecided(
 async def _foreigners(
     stack: contextlib.AsyncExitStack, address: str
 ) -> Callable[[], Awaitable[None]]:
-    """Return what is to be said again and again: one id twice, two subscriptions, and a lock for two."""
+    """Return what is repeated: one client id twice, two different subscriptions, and a lock that two want."""
     first, second = Foreigner(address), Foreigner(address)
     stack.push_async_callback(first.close)
     stack.push_async_callback(second.close)
@@ -164,7 +164,7 @@ async def _foreigners(
 
 
 async def _overload(producer: Producer) -> None:
-    """One key has most of a topic's messages, one queue those of another."""
+    """One key has most messages of one topic, and one queue those of another."""
     await asyncio.gather(
         *(
             producer.send("coarse", "x", key="everybody" if number % 4 else f"key-{number}")

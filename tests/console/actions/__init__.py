@@ -1,1 +1,1 @@
-"""What the console does for an account: each action is shown before it is done."""
+"""Actions in the console: each one is previewed before an account can do it."""

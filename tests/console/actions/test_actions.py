@@ -1,4 +1,4 @@
-"""Actions: shown before they are done, confirmed by name, for accounts with the right, in the audit log."""
+"""Actions are previewed, confirmed by name, done only by accounts with the right, and written to the audit log."""
 
 import asyncio
 import re
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.cluster
 
 
 def fresh(name: str) -> str:
-    """Return a name that no other test, and no first try of this one, has used."""
+    """Return a name that no other test, and no earlier try of this one, has used."""
     return f"{name}-{uuid4().hex[:6]}"
 
 
@@ -44,7 +44,7 @@ async def held(cluster: Cluster, group: str = "billing") -> list[tuple[str, int]
 async def test_only_an_account_with_the_right_acts(
     guarded: Console, browser: aiohttp.ClientSession
 ) -> None:
-    """An account that may only look is shown neither buttons nor a preview."""
+    """Law: only an account with the right acts; an account that may only look sees neither buttons nor a preview."""
     await sign_in(browser, guarded, BOB)
     for path in (SKIP, RESET):
         async with browser.get(guarded.url + path) as answer:
@@ -67,7 +67,7 @@ async def test_only_an_account_with_the_right_acts(
 async def test_nobody_acts_by_a_link_or_by_a_token_alone(
     console: Console, guarded: Console, browser: aiohttp.ClientSession, troubled: Cluster
 ) -> None:
-    """On this machine looking is open, acting is not."""
+    """Law: nobody acts without signing in to an account: not by a link, nor by a token alone, even on this machine."""
     async with browser.get(console.url + SKIP) as answer:
         assert answer.status == 401
     bearer = {"Authorization": f"Bearer {ALICE.token}"}
@@ -81,7 +81,7 @@ async def test_nobody_acts_by_a_link_or_by_a_token_alone(
 async def test_a_read_only_console_changes_nothing(
     troubled: Cluster, browser: aiohttp.ClientSession
 ) -> None:
-    """Not for anybody."""
+    """Law: a read-only console refuses actions of every account."""
     settings = ConsoleSettings(
         name_servers=troubled.name_server, port=0, accounts=(ALICE,), read_only=True
     )
@@ -95,7 +95,7 @@ async def test_a_read_only_console_changes_nothing(
 async def test_a_preview_says_what_will_happen_and_does_nothing(
     guarded: Console, browser: aiohttp.ClientSession, troubled: Cluster, log: Log
 ) -> None:
-    """The message, what follows it, and that nobody is there to consume it."""
+    """Law: a preview shows the message, what follows it and whether members are online, and changes nothing."""
     await sign_in(browser, guarded, ALICE)
     async with browser.get(guarded.url + SKIP) as answer:
         skip = await answer.text()
@@ -132,7 +132,7 @@ async def test_what_does_not_fit_what_was_shown_is_not_done(
     status: int,
     said: str,
 ) -> None:
-    """The lane stands as before, and no line says that something began."""
+    """Law: a form that differs from what was shown is refused; the lane stays and the audit log has no line."""
     await sign_in(browser, guarded, ALICE)
     form = await fields(browser, guarded, SKIP)
 
@@ -146,7 +146,7 @@ async def test_what_does_not_fit_what_was_shown_is_not_done(
 async def test_without_an_audit_log_nothing_is_done(
     guarded: Console, browser: aiohttp.ClientSession, troubled: Cluster, log: Log
 ) -> None:
-    """The sentence says why."""
+    """Law: if the audit log cannot be written nothing is done, and the page says why."""
     await sign_in(browser, guarded, ALICE)
     form = await fields(browser, guarded, SKIP)
     log.is_full = True
@@ -161,7 +161,7 @@ async def test_without_an_audit_log_nothing_is_done(
 async def test_a_skip_makes_a_dead_letter_and_lets_the_lane_go_on(
     guarded: Console, browser: aiohttp.ClientSession, troubled: Cluster, log: Log
 ) -> None:
-    """It stands in the audit log before and after, and on its page; the same form does nothing twice."""
+    """Law: a skip makes a dead letter and the lane goes on; the audit log has it before and after, and a repeated form does nothing."""
     group = fresh("skipping")
     await hold_lane(troubled.name_server, group)
     path = f"/groups/{group}/release?topic=orders&key=order-3&how=skip"
@@ -194,7 +194,7 @@ async def test_a_skip_makes_a_dead_letter_and_lets_the_lane_go_on(
 async def test_a_key_parked_behind_a_dead_letter_is_released(
     guarded: Console, browser: aiohttp.ClientSession, troubled: Cluster, log: Log
 ) -> None:
-    """Of an ordered group under HoldKey; its letters stay until a redrive, and the page of dead letters leads there."""
+    """Law: a key parked behind a dead letter (ordered group, HoldKey) is released; its letters stay, and its page leads to it."""
     group = fresh("shipping")
     await park(troubled, group, "order-2")
     await sign_in(browser, guarded, ALICE)
@@ -223,7 +223,7 @@ async def test_a_key_parked_behind_a_dead_letter_is_released(
 async def test_what_passes_dead_letters_needs_a_second_consent(
     guarded: Console, browser: aiohttp.ClientSession, troubled: Cluster, log: Log
 ) -> None:
-    """A release or a redrive while the queue has a lag: it says how many wait, and goes when they are many more."""
+    """Law: a release or redrive that would pass waiting messages needs a second consent for their number, asked again if it grows much."""
     topic, group = fresh("claims"), fresh("filing")
     troubled.create_topic(topic, queues=1)
     query = f"topic={topic}&key=order-2"
@@ -265,7 +265,7 @@ async def test_what_passes_dead_letters_needs_a_second_consent(
 async def test_of_one_group_there_is_one_change_at_a_time(
     guarded: Console, browser: aiohttp.ClientSession, troubled: Cluster, log: Log
 ) -> None:
-    """Law: a form that is sent twice begins once; the second one is planned when the first has ended, and finds nothing."""
+    """Law: a group has one change at a time: a form that is sent twice is done once, the second is planned later and finds nothing."""
     topic, group = fresh("parcels"), fresh("posting")
     troubled.create_topic(topic, queues=1)
     async with Producer(name_servers=troubled.name_server) as producer:
@@ -306,7 +306,7 @@ async def test_the_console_ends_when_its_changes_have_ended(
     patience_s: float,
     outcome: str,
 ) -> None:
-    """Law: what has begun has an end in the audit log; what takes too long is cancelled, and that stands there."""
+    """Law: a closing console waits for running changes; one that takes too long is cancelled, and the audit log says so."""
     monkeypatch.setattr(changes, "_CLOSE_MAX_S", patience_s)
     topic, group = fresh("crates"), fresh("stacking")
     release, redrive = (
@@ -337,7 +337,7 @@ async def test_the_console_ends_when_its_changes_have_ended(
 
 
 async def no_lag(cluster: Cluster, group: str) -> None:
-    """Set the offsets of a group to the ends of the topics that it consumes, as its members would."""
+    """Set a group's offsets to the ends of its topics, as its members would."""
     async with AdminClient(cluster.name_server) as admin:
         for topic in await admin.topics_of_group(group):
             await admin.reset_offsets(group, topic, "latest")
@@ -346,7 +346,7 @@ async def no_lag(cluster: Cluster, group: str) -> None:
 async def park(
     cluster: Cluster, group: str, *bad_keys: str, topic: str = "orders", behind: int = 0
 ) -> None:
-    """Consume in order until these keys are parked, with as many letters *behind* their first ones."""
+    """Consume in order until these keys are parked, each with *behind* letters after the first."""
 
     def listen(messages: Sequence[ReceivedMessage], _: OrderedContext) -> None:
         if messages[0].key in bad_keys:
@@ -372,7 +372,7 @@ async def park(
 async def test_a_key_is_what_it_is_with_the_blanks_around_it(
     guarded: Console, browser: aiohttp.ClientSession, troubled: Cluster
 ) -> None:
-    """Another key without them is left alone, and no confirmation without them counts."""
+    """Law: blanks around a key belong to it: the key without them is another one, and the confirmation must have them."""
     topic, group = fresh("blanks"), fresh("spacing")
     troubled.create_topic(topic, queues=1)
     path = f"/groups/{group}/release?topic={topic}&key=k%20"
@@ -395,7 +395,7 @@ async def test_a_key_is_what_it_is_with_the_blanks_around_it(
 async def test_a_lane_is_found_among_more_than_a_broker_lists(
     guarded: Console, browser: aiohttp.ClientSession, troubled: Cluster
 ) -> None:
-    """It lists 256 of them, and is asked for this one."""
+    """Law: a lane beyond the 256 that a broker lists is found, because the broker is asked for it by name."""
     topic, group = fresh("wide"), fresh("many")
     troubled.create_topic(topic, queues=1)
     keys = [f"k-{number}" for number in range(300)]
@@ -436,7 +436,7 @@ async def test_a_lane_is_found_among_more_than_a_broker_lists(
 async def test_a_preview_shows_the_message_of_a_lane_that_goes_by_another_property(
     troubled: Cluster,
 ) -> None:
-    """No message has the lane's key as its sharding key: the one that the lane stands at is shown all the same."""
+    """Law: the preview shows the message of a lane even if lanes go by another property than the sharding key."""
     topic, group = fresh("sides"), fresh("by-order")
     troubled.create_topic(topic, queues=1)
     at = troubled.name_server

@@ -1,4 +1,4 @@
-"""A broker group that is away: no plan is made without it, and one that was removed is forgotten."""
+"""A broker group does not answer: no plan is made without it, but a removed one is forgotten."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -28,7 +28,7 @@ from tests.ports import free_ports
 
 
 class NameServers(AdminClient):
-    """Name servers whose answers a test gives."""
+    """Name servers with answers that a test gives."""
 
     def __init__(self) -> None:
         super().__init__("127.0.0.1:1")
@@ -36,16 +36,16 @@ class NameServers(AdminClient):
         self.named: list[str] = []
 
     async def brokers(self) -> dict[str, str]:
-        """Return who is registered."""
+        """Return the registered brokers."""
         return self.registered
 
     async def absent_groups(self) -> list[str]:
-        """Return who else is named."""
+        """Return groups that are named but not registered."""
         return self.named
 
 
 class Clock:
-    """Seconds that pass when the test says so."""
+    """A clock that only the test moves."""
 
     now_s = 0.0
 
@@ -60,7 +60,7 @@ async def servers() -> AsyncIterator[NameServers]:
 
 
 async def names(reader: ClusterReader) -> dict[str, str]:
-    """Return the reason of each broker group."""
+    """Return each broker group's reason."""
 
     async def ask(_: AdminClient) -> str:
         return "known"
@@ -72,7 +72,7 @@ async def names(reader: ClusterReader) -> dict[str, str]:
 async def test_a_broker_group_that_was_removed_is_forgotten_after_a_while(
     servers: NameServers,
 ) -> None:
-    """Law: while it may be away it is unknown; one that a queue list names is never forgotten."""
+    """Law: a broker group that may be away is unknown; a removed one is forgotten after a while, unless a queue list names it."""
     reader = ClusterReader(servers, Collector(clock=(clock := Clock())))
     assert await names(reader) == {"a": "", "b": ""}
 
@@ -89,7 +89,7 @@ async def test_a_broker_group_that_was_removed_is_forgotten_after_a_while(
 
 
 async def second(group: Group, admin: AdminClient) -> Child:
-    """Start a second broker group of one replica; return its process when both have a leader."""
+    """Start a second broker group of one replica; return its process when both groups have leaders."""
     (port,) = free_ports(1)
     own = {"peers": {"2": {"host": "127.0.0.1", "port": group.raft_ports[2]}}}
     other = group.add(2, group="other", address={"host": "127.0.0.1", "port": port}, **own)
@@ -108,7 +108,7 @@ async def second(group: Group, admin: AdminClient) -> Child:
 async def test_no_plan_is_made_without_a_broker_group_that_is_away(
     make_group: Callable[..., Group],  # noqa: F811 - the fixture
 ) -> None:
-    """Law: a key may be parked there, and the first of its letters lie there. One queue of another group is reset all the same."""
+    """Law: no redrive or release is planned while a broker group is away, which may have the key's first letters; a reset of one queue elsewhere is."""
     group = make_group(1)
     async with AdminClient(group.name_server_address) as admin:
         other = await second(group, admin)
@@ -140,7 +140,7 @@ async def test_no_plan_is_made_without_a_broker_group_that_is_away(
 async def test_a_key_is_released_where_its_broker_group_has_refused_to_give_keys(
     make_group: Callable[..., Group],  # noqa: F811 - the fixture
 ) -> None:
-    """Law: each broker group does what its own configuration says; a change may have come to one of two."""
+    """Law: each broker group acts by its own configuration of the group, even if only one of two has got a change."""
 
     def listen(_: Sequence[ReceivedMessage], __: OrderedContext) -> None:
         raise RuntimeError("no such customer")

@@ -1,4 +1,4 @@
-"""The way through dead letters on a real cluster: wait, release, redrive; the key's messages come in their first order."""
+"""Dead letters on a real cluster: wait, release, redrive; a key's messages come in their first order."""
 
 import asyncio
 import io
@@ -26,7 +26,7 @@ NO_TOPIC = "/groups/accounts/redrive?topic=&key=order-1"
 
 
 class Accounts:
-    """A group whose listener fails with one key until it is repaired."""
+    """A group whose listener fails for one key until it is repaired."""
 
     def __init__(self, server: str) -> None:
         self.consumed: list[tuple[str | None, str]] = []
@@ -55,7 +55,7 @@ class Accounts:
 async def test_a_key_goes_from_its_first_letter_back_into_order(
     tmp_path: Path, browser: aiohttp.ClientSession
 ) -> None:
-    """Each step is offered when it is due; a redrive before the release is refused, and none is sent twice."""
+    """Law: a key's letters get back in order: each step is offered in time, a redrive before the release is refused, nothing is sent twice."""
     with Cluster(tmp_path) as cluster:
         cluster.create_topic("orders", queues=1)
         server = cluster.name_server
@@ -73,7 +73,7 @@ async def test_a_key_goes_from_its_first_letter_back_into_order(
             await sign_in(browser, console, ALICE)
 
             async def row(step: str) -> dict[str, Any]:
-                """Return the row of the key when its next step is this one."""
+                """Return the key's row when its next step is this one."""
                 while True:
                     async with browser.get(f"{console.url}/api/dead-letters/accounts") as answer:
                         rows = (await answer.json())["rows"]
@@ -115,7 +115,7 @@ async def test_a_key_goes_from_its_first_letter_back_into_order(
 async def test_a_group_without_letters_says_so(
     console: Console, browser: aiohttp.ClientSession
 ) -> None:
-    """An unknown count is no zero."""
+    """Law: a group without dead letters shows 0 (a known count)."""
     async with browser.get(f"{console.url}/api/dead-letters/billing") as answer:
         page = await answer.json()
 

@@ -1,4 +1,4 @@
-"""Actions on offsets: a reset and a skip show each queue before, and do what they have shown or nothing."""
+"""Actions on offsets: a reset or skip shows each queue before, and does exactly that or nothing."""
 
 import asyncio
 import re
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.cluster
 async def test_a_reset_shows_each_queue_and_moves_the_group(
     guarded: Console, browser: aiohttp.ClientSession, troubled: Cluster, log: Log
 ) -> None:
-    """Messages passed over and delivered again are counted before."""
+    """Law: a reset shows for each queue how many messages are skipped or repeated, and then moves the group."""
     await sign_in(browser, guarded, ALICE)
     async with browser.get(f"{guarded.url}{RESET}&to=earliest") as answer:
         earliest = await answer.text()
@@ -45,7 +45,7 @@ async def test_a_reset_shows_each_queue_and_moves_the_group(
 
 
 async def progress(cluster: Cluster, topic: str) -> list[tuple[int, int]]:
-    """Return offset and end of each queue of group billing."""
+    """Return offset and end of each queue of the group billing."""
     async with AdminClient(cluster.name_server) as admin:
         found = await admin.progress("billing", topic)
     return [(each.consumer_offset, each.broker_offset) for each in found.values()]
@@ -54,7 +54,7 @@ async def progress(cluster: Cluster, topic: str) -> list[tuple[int, int]]:
 async def test_a_reset_to_the_end_ends_where_it_was_shown(
     guarded: Console, browser: aiohttp.ClientSession, troubled: Cluster
 ) -> None:
-    """The broker delivers messages that were sent after the plan was shown."""
+    """Law: a reset to the end goes to the end that was shown; later messages are still delivered."""
     troubled.create_topic("later", queues=1)
     path = "/groups/billing/reset?topic=later&to=latest"
     await sign_in(browser, guarded, ALICE)
@@ -71,7 +71,7 @@ async def test_a_reset_to_the_end_ends_where_it_was_shown(
 async def test_a_reset_of_a_group_that_has_gone_on_is_refused(
     guarded: Console, browser: aiohttp.ClientSession, troubled: Cluster, log: Log
 ) -> None:
-    """Also one whose stamp names other offsets than the broker keeps; nothing is moved and no line written."""
+    """Law: a reset is refused if the group has consumed since the preview, or the stamp has other offsets; nothing is moved or logged."""
     troubled.create_topic("moving", queues=1)
     queue = MessageQueue("moving", "broker-a", 0)
     path = "/groups/billing/reset?topic=moving&to=earliest"
@@ -98,7 +98,7 @@ async def test_a_reset_of_a_group_that_has_gone_on_is_refused(
 async def test_a_link_cannot_have_a_preview_show_other_offsets(
     guarded: Console, browser: aiohttp.ClientSession, troubled: Cluster
 ) -> None:
-    """Law: a reset to the earliest message goes there, whatever stamp stands in its address."""
+    """Law: a link with a false stamp cannot change what a preview shows: a reset to the earliest message goes there."""
     troubled.create_topic("linked", queues=1)
     async with Producer(name_servers=troubled.name_server) as producer:
         await producer.send("linked", "1", key="k")
@@ -115,7 +115,7 @@ async def test_a_link_cannot_have_a_preview_show_other_offsets(
 async def test_one_message_of_one_queue_is_skipped_with_the_next_ones_shown(
     guarded: Console, browser: aiohttp.ClientSession, troubled: Cluster, log: Log
 ) -> None:
-    """The other queues stay, and the audit log says which offset was set."""
+    """Law: a skip passes one message of one queue, shown with the next ones; other queues stay, and the audit log has the offset."""
     troubled.create_topic("poison", queues=2)
     first, second = (MessageQueue("poison", "broker-a", number) for number in (0, 1))
     path = skip_link("billing", "poison", "broker-a", 0, 1)
@@ -155,7 +155,7 @@ async def test_one_message_of_one_queue_is_skipped_with_the_next_ones_shown(
 async def test_a_member_goes_on_behind_the_message_that_is_skipped(
     guarded: Console, browser: aiohttp.ClientSession, troubled: Cluster
 ) -> None:
-    """Its listener is never called with the message again."""
+    """Law: a running member goes on after the skipped message and is never called with it again."""
     troubled.create_topic("stuck", queues=1)
     path = skip_link("waiters", "stuck", "broker-a", 0, 0)
     consumed: list[str] = []

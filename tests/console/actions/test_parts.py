@@ -1,4 +1,4 @@
-"""A change that fails midway: the page and the audit log say how much of it was done."""
+"""Changes that fail midway: the page and the audit log say how much was done."""
 
 from collections.abc import Mapping
 
@@ -21,18 +21,18 @@ from tests.console.signedin import ALICE, Log, fields, post, sign_in
 
 
 class Hanging(AdminClient):
-    """The administrator of two broker groups, of which the second one takes no change."""
+    """The administrator of two broker groups; the second one accepts no change."""
 
     async def set_offsets(
         self, group: str, topic: str, targets: Mapping[MessageQueue, int]
     ) -> None:
-        """Take the offsets of the first one."""
+        """Accept new offsets for the first group."""
         if any(queue.broker_name == "broker-b" for queue in targets):
             raise BrokerUnreachable("broker-b did not answer")
 
 
 async def test_a_reset_counts_the_queues_of_the_broker_groups_that_have_done_it() -> None:
-    """Law: those that were moved stand there, whatever becomes of the others."""
+    """Law: a reset that fails in one broker group still counts the queues that were moved in others."""
     moves = tuple(
         QueueMove(broker_group=name, queue=queue, committed=0, target=1, effect="")
         for name in ("broker-a", "broker-b")
@@ -64,7 +64,7 @@ async def test_what_was_done_stands_on_the_page_and_in_the_audit_log(
     log: Log,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The second of three letters comes too late. Whether it was sent nobody knows, and the page says so."""
+    """Law: if a redrive fails midway, page and audit log say what was sent, and that the failed letter is unknown."""
     release, redrive = (
         f"/groups/packing/{name}?topic=boxes&key=order-2" for name in ("release", "redrive")
     )

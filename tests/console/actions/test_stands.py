@@ -16,7 +16,7 @@ pytestmark = pytest.mark.cluster
 
 @pytest.mark.parametrize("how", ["skip", "retry"])
 async def test_a_release_is_of_the_message_that_was_shown(troubled: Cluster, how: str) -> None:
-    """Somebody else may have released the lane since the plan was made, and it stands at another message."""
+    """Law: a release applies only to the message that was shown; it is refused if the lane now waits at another one."""
     async with AdminClient(troubled.name_server) as admin:
         reader = ClusterReader(admin, Collector())
         asked = {"group": "billing", "topic": "orders", "key": "order-3", "how": how}

@@ -1,4 +1,4 @@
-"""A message whose body cannot be inflated is shown as it is stored, skipped like any other, and keeps nothing else away."""
+"""A message whose body cannot be decompressed is shown as stored, can be skipped, and hides nothing else."""
 
 import re
 from collections.abc import AsyncIterator, Iterator
@@ -43,7 +43,7 @@ async def admin(cluster: Cluster) -> AsyncIterator[AdminClient]:
 
 
 async def send_raw(admin: AdminClient, topic: str, key: str, body: bytes, flag: int = 0) -> None:
-    """Send to queue 0 under flags that may be wrong, as a producer with a defect does."""
+    """Send to queue 0 with possibly wrong flags, as a defective producer does."""
     said = {properties.SHARDING_KEY: key, properties.UNIQ_KEY: f"{topic}-{key}-{flag}"}
     header = SendMessageHeader(
         producer_group="odd",
@@ -63,7 +63,7 @@ async def send_raw(admin: AdminClient, topic: str, key: str, body: bytes, flag: 
 async def test_it_is_shown_and_skipped(
     cluster: Cluster, admin: AdminClient, browser: aiohttp.ClientSession
 ) -> None:
-    """Law: the page of the message, those of its queue and key, and the preview of the skip show it, whatever form is asked for."""
+    """Law: an unreadable body is shown in all pages and forms, and can be skipped."""
     cluster.create_topic("odd", queues=1)
     await send_raw(admin, "odd", "before", b"before")
     await send_raw(admin, "odd", "k", BODY, COMPRESSED)
@@ -97,7 +97,7 @@ async def test_it_is_shown_and_skipped(
 
 
 async def test_a_letter_that_cannot_be_read_keeps_its_own_key_alone(admin: AdminClient) -> None:
-    """Law: the letters of other keys are read and redriven; what follows it in its key does not overtake it."""
+    """Law: an unreadable dead letter delays only its own key; letters of other keys are redriven."""
     await give_up(admin, "odds", "odder", ["a", "b"])
     await send_raw(admin, "odder", "a", BODY, COMPRESSED)
     await give_up(admin, "odds", "odder", ["a", "b"])

@@ -1,1 +1,1 @@
-"""What each page shows, and what it costs the brokers."""
+"""What each page shows, and how many questions it costs the brokers."""

@@ -1,4 +1,4 @@
-"""Long lists: what a page costs grows with its rows, and not with what the cluster has."""
+"""Long lists: a page's cost grows with the rows that it shows, not with the cluster."""
 
 from orderlymq.admin.client import AdminClient
 from orderlymq_console.cluster import Answers, ClusterReader
@@ -10,7 +10,7 @@ def answers(**tables: dict[str, int] | None) -> Answers[dict[str, int]]:
 
 
 def test_a_catalogue_is_sorted_once_for_all_pages_and_viewers() -> None:
-    """Law: no name is looked at again before a broker group gives another answer, or another group is there."""
+    """Law: a list is sorted once for all pages and viewers, until a broker group answers differently or another group comes."""
     reader = ClusterReader(AdminClient("127.0.0.1:1"), Collector())
     first, second = {"b": 1, "_a": 1}, {"c": 1, "b": 1}
     asked: list[str] = []

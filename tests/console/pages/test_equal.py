@@ -1,4 +1,4 @@
-"""Law: `/api` returns of a cluster what the commands print, and both have it of `orderlymq.admin`."""
+"""Law: `/api` gives the same as the commands, because both use `orderlymq.admin`."""
 
 import asyncio
 import json
@@ -32,7 +32,7 @@ def place(row: dict[str, Any]) -> tuple[str, str, int]:
 
 
 async def test_a_topic(troubled: Cluster, console: Console, browser: aiohttp.ClientSession) -> None:
-    """Order, groups, first offset and end of each queue."""
+    """Law: for a topic: order, groups, and first offset and end of each queue."""
     printed = await command(troubled, "topic", "show", "orders")
     page = await get(browser, console, "/topics/orders")
     listed = await get(browser, console, "/topics?system=1")
@@ -52,7 +52,7 @@ async def test_a_topic(troubled: Cluster, console: Console, browser: aiohttp.Cli
 
 
 async def test_a_group(troubled: Cluster, console: Console, browser: aiohttp.ClientSession) -> None:
-    """Of each queue its offsets, lag, holder and epoch; of its lanes how many are in which state."""
+    """Law: for a group: offsets, lag, holder and epoch of each queue, and the number of lanes by state."""
     printed = await command(troubled, "group", "show", "billing")
     page = await get(browser, console, "/groups/billing")
 
@@ -74,7 +74,7 @@ async def test_a_group(troubled: Cluster, console: Console, browser: aiohttp.Cli
 
 
 async def test_a_key(troubled: Cluster, console: Console, browser: aiohttp.ClientSession) -> None:
-    """Its queue, and of each group what is committed, what waits and what comes next."""
+    """Law: for a key: its queue, and per group the committed offset, what waits and what comes next."""
     printed = await command(troubled, "explain", "orders", "order-3")
     page = await get(browser, console, "/key?topic=orders&key=order-3")
 
@@ -95,13 +95,13 @@ async def test_a_key(troubled: Cluster, console: Console, browser: aiohttp.Clien
 async def test_a_message(
     troubled: Cluster, console: Console, browser: aiohttp.ClientSession
 ) -> None:
-    """By its place on the page, by its id in the command."""
+    """Law: for a message: by its place on the page, by its id in the command."""
     messages = await get(browser, console, "/topics/orders/messages?key=order-3")
     where = f"queue={messages['brokerGroup']}:{messages['queue']}&offset={messages['rows'][0]['offset']}"
     row = (await get(browser, console, f"/message?topic=orders&{where}"))["row"]
     printed = await command(troubled, "message", "show", row["offsetMessageId"])
 
-    # A pull adds the ends of the queue.
+    # A pull adds the queue's ends.
     assert printed["properties"].items() <= row["properties"].items()
     assert (row["topic"], row["queue"], row["offset"]) == (
         printed["topic"],

@@ -1,4 +1,4 @@
-"""A fail-over of a real cluster: the first page shows it for an hour, and the group's page between the changes of its locks."""
+"""A failover of a real cluster: the first page shows it for an hour, and a group's page shows it between its lock changes."""
 
 import asyncio
 from pathlib import Path
@@ -21,7 +21,7 @@ def consumer(server: str) -> Consumer:
 async def test_locks_are_a_time_line_through_a_fail_over(
     tmp_path: Path, browser: aiohttp.ClientSession
 ) -> None:
-    """Held by one, another leader, held by another one: three lines, the newest first."""
+    """Law: a lock's time line has three rows after a failover: first holder, new leader, next holder; the newest first."""
     with Cluster(tmp_path, replicas=3) as cluster:
         cluster.create_topic("orders", queues=1)
         server = cluster.name_server

@@ -1,4 +1,4 @@
-"""The life of a key: sent, stored, delivered, tried, completed, parked, released, on one time line with the source of each."""
+"""The life of a key on one time line: sent, stored, delivered, tried, completed, parked, released, with sources."""
 
 import asyncio
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ def listen(messages: Sequence[ReceivedMessage], _: OrderedContext) -> None:
 
 
 async def life(browser: aiohttp.ClientSession, console: Console, key: str, end: str) -> Any:
-    """Return the page of a key when its time line shows what a text says."""
+    """Return the page of a key when its time line contains a text."""
     while True:
         address = f"{console.url}/api/key?topic=orders&key={quote(key)}"
         async with browser.get(address) as answer:
@@ -51,7 +51,7 @@ async def life(browser: aiohttp.ClientSession, console: Console, key: str, end: 
 async def test_a_key_is_followed_from_its_producer_to_its_release(
     tmp_path: Path, browser: aiohttp.ClientSession
 ) -> None:
-    """The steps of traces, copies, locks and observations stand in the order of its times; another key has no part in it."""
+    """Law: a key's steps from traces, messages, locks and observations are in order of time, without those of other keys."""
     with Cluster(tmp_path) as cluster:
         cluster.create_topic("orders", queues=1)
         server = cluster.name_server
@@ -129,7 +129,7 @@ def lane(**values: Any) -> LaneShown:
 def test_a_lane_shows_what_becomes_of_a_message_that_its_group_has_not_committed(
     following: int | None, shown: LaneShown | None, begin: int | None, offset: int, text: str
 ) -> None:
-    """Messages of one lane are completed in their order, also behind another lane that stands for long."""
+    """Law: a lane's messages are completed in order, even if another lane delays the committed offset."""
     each = GroupAndKey("billing", None, 5, following, None, None, True, shown, begin=begin)
 
     assert lane_state(each, message(offset)).startswith(text)
@@ -147,7 +147,7 @@ def test_a_lane_shows_what_becomes_of_a_message_that_its_group_has_not_committed
 def test_a_key_of_which_nothing_is_owed_is_consumed_as_far_as_was_read(
     by_key: bool, begin: int, end: int, text: str
 ) -> None:
-    """Law: the search begins where a group by key has not looked, and not where its committed offset is kept by another lane."""
+    """Law: a key without owed messages counts as consumed as far as the group has looked, not only to the committed offset."""
     each = GroupAndKey("billing", None, 0, None, None, None, by_key, begin=begin)
     explained = KeyExplanation("orders", "k", True, QUEUE, 1, 0, end, (each,))
 
@@ -155,14 +155,14 @@ def test_a_key_of_which_nothing_is_owed_is_consumed_as_far_as_was_read(
 
 
 def test_a_message_is_not_said_to_be_completed_where_lanes_go_by_another_property() -> None:
-    """What the sharding key's messages wait for is unknown then."""
+    """Law: if lanes go by another property, a key's messages have an unknown state, not a completed one."""
     each = GroupAndKey("billing", None, 5, None, None, None, True, lane_property="order")
 
     assert lane_state(each, message(6)) == ANY_LANE
 
 
 def test_a_queue_that_stands_still_is_an_event_of_the_keys_in_it() -> None:
-    """Of its own groups and queue alone, since when its leader says, also at a message that is not among the newest."""
+    """Law: a queue that stands still is an event for its keys, in its own groups only, at the leader's time, even for old messages."""
     rows = [ROW, {**ROW, "queue": 1}, {**ROW, "topic": "other"}, {**ROW, "group": "stranger"}]
     each = GroupAndKey("shipping", None, 7, 7, 0, None)
     explained = KeyExplanation("orders", "k", True, QUEUE, 2, 0, 99, (each,))

@@ -1,4 +1,4 @@
-"""Queues of a group by key that stand still: no message of theirs is skipped, for that would end what their lanes owe."""
+"""Queues of a group by key that stand still: no skip is offered, because it would lose what lanes still owe."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -43,7 +43,7 @@ STOOD = {**ROW, "offset": 5_000, "holder": None}
 
 @pytest.fixture
 async def reader() -> AsyncIterator[Readings]:
-    """A queue of 5,000 messages that were looked at, of which lanes owe 300."""
+    """A queue of 5,000 examined messages, of which lanes owe 300."""
     reader = Readings(told(STOOD))
     reader.answers = {"locks": {}, "lanes": TABLE, "parked": [], "progress": {}}
     yield reader
@@ -51,7 +51,7 @@ async def reader() -> AsyncIterator[Readings]:
 
 
 def words(page: Any) -> str:
-    """Return the page as somebody who may act sees it."""
+    """Return the page's text for an account that may act."""
     request: web.Request = make_mocked_request("GET", "/blocked")
     who = Who(ALICE, "proof")
     return Renderer("", read_only=False).live("blocked.html", request, who, page=page)
@@ -60,7 +60,7 @@ def words(page: Any) -> str:
 async def test_a_queue_of_lanes_offers_no_skip_and_names_who_has_lanes_in_hand(
     reader: Readings,
 ) -> None:
-    """Law: it says how many lanes are in hand, whose for the longest, what is owed, and why no more are handed out."""
+    """Law: a standing queue of lanes offers no skip, and says how many lanes are in hand, who has the oldest, and what is owed."""
     page = await blocked(reader, Parameters({}))
     queue, lane = page.rows
     html = words(page)
@@ -94,7 +94,7 @@ async def test_a_queue_of_lanes_offers_no_skip_and_names_who_has_lanes_in_hand(
 async def test_a_message_is_skipped_only_where_it_is_known_that_the_group_takes_queues(
     reader: Readings, row: dict[str, object], is_skipped: bool
 ) -> None:
-    """Law: on no page, whether or not a broker was asked for lanes; whoever holds a queue takes it whole."""
+    """Law: a skip is offered only if the group is known to consume by queue; a holder of a whole queue proves that."""
     reader.status = told({**STOOD, **row})
     del reader.answers["lanes"]
 
@@ -111,7 +111,7 @@ async def test_a_message_is_skipped_only_where_it_is_known_that_the_group_takes_
 async def test_a_blocked_queue_is_counted_beside_the_lanes_that_wait(
     reader: Readings, state: str
 ) -> None:
-    """Law: a cluster with a critical row is not healthy. A lane that is parked goes on by itself, and its queue does not."""
+    """Law: a standing queue counts as blocked beside a held lane, so the cluster is not healthy; a parked lane goes on by itself."""
     waits = {"group": "shipping", "state": state, "lanes": 1}
     watch = {"examinedAt": 1, "blockedKnown": True, "lanes": [waits], "blocked": [STOOD]}
     reader.status = StatusReport.model_validate({"leader": 1, "term": 1, "watch": watch})
@@ -126,7 +126,7 @@ async def test_a_blocked_queue_is_counted_beside_the_lanes_that_wait(
 
 @pytest.mark.cluster
 async def test_a_reset_of_a_group_by_key_says_what_its_lanes_owe(troubled: Cluster) -> None:
-    """Law: what is complete behind a lane that stands is not passed over, and comes again where the offset is before it."""
+    """Law: the preview of a reset of a group by key says what its lanes owe, and which completed messages come again."""
     troubled.create_topic("laned", queues=1)
     at = troubled.name_server
 

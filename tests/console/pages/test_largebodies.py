@@ -1,4 +1,4 @@
-"""Small messages that inflate to large bodies: a page inflates what it shows, and no more."""
+"""Small messages that decompress to large bodies: a page decompresses only what it shows."""
 
 import tracemalloc
 from collections.abc import AsyncIterator, Iterator
@@ -32,7 +32,7 @@ SAID = {properties.SHARDING_KEY: "k", properties.UNIQ_KEY: "M9"}
 
 @contextmanager
 def bounded() -> Iterator[None]:
-    """Check that what is done inside takes little memory."""
+    """Check that the block needs little memory."""
     tracemalloc.start()
     try:
         yield
@@ -63,7 +63,7 @@ async def reader() -> AsyncIterator[Readings]:
 
 @pytest.mark.parametrize("key", ["", "k"])
 async def test_a_page_of_messages_takes_what_it_shows(reader: Readings, key: str) -> None:
-    """Law: the size of a body of which a part was inflated is a lower bound, and said to be one."""
+    """Law: a page decompresses only a part of each body, and shows the size as a lower bound."""
     with bounded():
         page = await messages(reader, Parameters({"topic": "orders", "key": key}))
 
@@ -74,7 +74,7 @@ async def test_a_page_of_messages_takes_what_it_shows(reader: Readings, key: str
 
 
 async def test_one_message_alone_shows_more_of_its_body(reader: Readings) -> None:
-    """As many characters as ever, if they are text."""
+    """Law: the page of one message shows more of its body, up to the limit for text."""
     with bounded():
         wanted = {"topic": "orders", "count": "1", "form": "text"}
         (row,) = (await messages(reader, Parameters(wanted))).rows
@@ -83,7 +83,7 @@ async def test_one_message_alone_shows_more_of_its_body(reader: Readings) -> Non
 
 
 async def test_messages_whose_bodies_are_not_shown_are_not_inflated(reader: Readings) -> None:
-    """The newest messages of a key, and the dead letters of a message."""
+    """Law: bodies that are not shown (the newest of a key, the dead letters of a message) are not decompressed."""
     queue = MessageQueue("orders", "broker-a", 0)
     with bounded():
         found, _ = await newest_of(reader.pulls, queue, "k", head=0, end=COUNT, count=COUNT)

@@ -1,4 +1,4 @@
-"""A look at dead letters: the messages that it reads, the questions that it asks, the next steps that it cannot know."""
+"""Reading dead letters: how many messages and questions that costs, and which next steps stay unknown."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.cluster
 
 
 class Clock:
-    """Seconds that pass when the test says so."""
+    """A clock that only the test moves."""
 
     now_s = 0.0
 
@@ -57,7 +57,7 @@ async def admin(cluster: Cluster) -> AsyncIterator[AdminClient]:
 
 
 async def give_up(admin: AdminClient, group: str, topic: str, keys: list[str]) -> MessageQueue:
-    """Send a message of each key, and make a dead letter of it; return the queue of the letters."""
+    """Send a message for each key and make it a dead letter; return the letters' queue."""
     await admin.create_topic(topic, queues=1, ordered=True)
     await admin.set_group(SubscriptionGroupConfig(group))
     async with Producer("sender", instance=admin.instance) as producer:
@@ -78,7 +78,7 @@ async def give_up(admin: AdminClient, group: str, topic: str, keys: list[str]) -
 
 
 async def hand_over(admin: AdminClient, group: str, message: ReceivedMessage) -> None:
-    """Make a dead letter of a message, as its consumer does."""
+    """Make a dead letter of a message, as a consumer does."""
     address = (await admin.brokers())[message.queue.broker_name]
     copy = copy_to_retry(message, group, times=1, maximum=1, delay_level=0, born_ms=1)
     await admin.instance.call(address, RequestCode(copy.code), copy.ext, copy.body)
@@ -95,7 +95,7 @@ def offsets(found: Letters) -> list[int]:
 async def test_a_look_reads_a_bounded_number_behind_what_was_sent(
     admin: AdminClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It says that there are more, until it has read the last one; a topic that began again is read from its begin, however long it is."""
+    """Law: a look reads a limited number of letters behind the sent ones and says if there are more; a restarted topic is read from its begin."""
     queue = await give_up(admin, "window", "windows", ["a", "a", "b", "c", "a"])
     reader = ClusterReader(admin, Collector())
 
@@ -121,7 +121,7 @@ async def test_a_look_reads_a_bounded_number_behind_what_was_sent(
 async def test_nothing_is_redriven_into_a_topic_in_which_the_group_has_no_offset(
     admin: AdminClient,
 ) -> None:
-    """A letter that a client wrote by hand may name another topic, and a redrive has an administrator's rights."""
+    """Law: no letter is redriven into a topic in which the group has no offset; a forged letter could name any topic."""
     await give_up(admin, "crooked", "crooks", ["k"])
     await admin.create_topic("payments", queues=1, ordered=True)
     reader = ClusterReader(admin, Collector())
@@ -138,7 +138,7 @@ async def test_nothing_is_redriven_into_a_topic_in_which_the_group_has_no_offset
 async def test_a_letter_that_its_topic_does_not_know_needs_a_consent(
     admin: AdminClient, forged: dict[str, Any]
 ) -> None:
-    """Law: who consumes for a group can write letters that name a topic and the id of a message there, and say something else."""
+    """Law: a letter whose topic does not have its message needs a consent, because consumers can write such letters."""
     group = "forging-" + "".join(forged)
     await give_up(admin, group, f"of-{group}", ["k", "k"])
     (queue,) = (await admin.route(f"of-{group}")).subscribe
@@ -160,7 +160,7 @@ async def test_a_letter_that_its_topic_does_not_know_needs_a_consent(
 async def test_nothing_is_redriven_into_a_topic_that_nobody_may_write_to(
     admin: AdminClient, what: dict[str, str]
 ) -> None:
-    """Law: the sentence says so, and the page of a key, too."""
+    """Law: nothing is redriven into a topic that takes no writes; the page of dead letters and that of a key say so."""
     topic = "closed-" + "".join(what)
     await give_up(admin, f"of-{topic}", topic, ["k"])
     await admin.put_kv(ORDER_NAMESPACE, topic, "")
@@ -177,7 +177,7 @@ async def test_nothing_is_redriven_into_a_topic_that_nobody_may_write_to(
 
 
 async def test_a_key_is_not_done_while_letters_are_not_read(admin: AdminClient) -> None:
-    """Its last letter may be among them. The next look begins behind what was sent, and finds the others."""
+    """Law: a key does not count as done while letters are unread; its last one may be among them, and the next look finds it."""
     await give_up(admin, "crowd", "crowds", ["many"] * READ_MAX + ["late"])
     reader = ClusterReader(admin, Collector(clock=(clock := Clock())))
 
@@ -200,7 +200,7 @@ async def test_a_key_is_not_done_while_letters_are_not_read(admin: AdminClient) 
 
 
 async def test_all_keys_of_a_topic_are_redriven_in_order(admin: AdminClient) -> None:
-    """A key that was sent before is not sent again, another topic's letters stay, and the plan names what is sent."""
+    """Law: a redrive of a topic sends all keys in order, none twice, leaves other topics' letters, and the plan names what is sent."""
     await give_up(admin, "bulk", "others", ["a"])
     await give_up(admin, "bulk", "bulks", ["a", "b", "a", "c", "b"])
     reader = ClusterReader(admin, Collector())
@@ -229,7 +229,7 @@ async def test_all_keys_of_a_topic_are_redriven_in_order(admin: AdminClient) -> 
 async def test_what_another_console_has_sent_since_the_plan_is_not_sent_again(
     admin: AdminClient,
 ) -> None:
-    """Law: each letter is asked about before its send; those that nobody has sent go on."""
+    """Law: a letter that another console has sent since the plan is not sent again, because each one is checked before."""
     await give_up(admin, "twice", "twices", ["k", "k", "k"])
     named = Parameters({"group": "twice", "topic": "twices", "key": "k"})
     mine, other = (ClusterReader(admin, Collector()) for _ in range(2))
@@ -242,28 +242,28 @@ async def test_what_another_console_has_sent_since_the_plan_is_not_sent_again(
 
 
 def beginning(plan: Plan, count: int) -> Plan:
-    """Return a plan of the first letters of another one."""
+    """Return a copy of a plan with only its first letters."""
     return plan.model_copy(update={"letters": plan.letters[:count]})
 
 
 async def test_any_number_of_viewers_ask_whether_a_letter_was_sent_every_ten_seconds(
     admin: AdminClient,
 ) -> None:
-    """And never again when it was."""
+    """Law: whether a letter was sent is asked once in ten seconds for all viewers, and no longer after it was sent."""
     await give_up(admin, "watched", "watches", ["a", "b"])
     reader = ClusterReader(admin, Collector(clock=(clock := Clock())))
     await page(reader, "watched")
     asked = reader.collector.asked
 
     async def cost(after_s: float) -> int:
-        """Return how many questions the pages of several viewers cost."""
+        """Return how many questions several viewers' pages cost."""
         nonlocal asked
         clock.now_s += after_s
         await asyncio.gather(*(page(reader, "watched") for _ in range(5)))
         new, asked = reader.collector.asked - asked, reader.collector.asked
         return new
 
-    # The brokers, what they are, their groups, parked keys and offsets; the letters.
+    # The brokers, their status, their groups, parked keys and offsets; the letters.
     others = 5
     assert [await cost(0.5), await cost(1), await cost(9)] == [0, others, others + 1 + 2]
     for each in (await read_letters(reader, "watched")).found:
@@ -273,7 +273,7 @@ async def test_any_number_of_viewers_ask_whether_a_letter_was_sent_every_ten_sec
 
 
 async def test_a_parked_key_without_letters_is_shown(cluster: Cluster, admin: AdminClient) -> None:
-    """Nobody keeps its letters any more, and only this page leads to its release."""
+    """Law: a parked key is shown even if its letters are gone, because only this page leads to its release."""
     cluster.create_topic("parcels", queues=1)
     async with Producer("sender", instance=admin.instance) as producer:
         await producer.send("parcels", "x", key="k")
@@ -294,7 +294,7 @@ async def test_a_parked_key_without_letters_is_shown(cluster: Cluster, admin: Ad
 async def test_a_broker_group_without_the_topic_or_without_a_leader_leaves_the_others(
     make_group: Callable[..., Group],  # noqa: F811 - the fixture
 ) -> None:
-    """An answer without the topic is a lag of 0. One that does not answer is named, and the steps elsewhere are known."""
+    """Law: a group without the topic counts as no lag; one without a leader is named, and the other groups' steps are known."""
     group = make_group(1)
     (port,) = free_ports(1)
     own = {"peers": {"2": {"host": "127.0.0.1", "port": group.raft_ports[2]}}}
@@ -307,7 +307,7 @@ async def test_a_broker_group_without_the_topic_or_without_a_leader_leaves_the_o
             await asyncio.sleep(0.05)
         reader = ClusterReader(admin, Collector())
         (row,) = (await page(reader, "lonely")).rows
-        while row.lag.value is None:  # it has no leader yet
+        while row.lag.value is None:  # It has no leader yet.
             await asyncio.sleep(0.5)
             (row,) = (await page(reader, "lonely")).rows
         other.kill()

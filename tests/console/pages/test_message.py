@@ -1,4 +1,4 @@
-"""One message and one member: where a message is for each group, and what a running listener does."""
+"""One message or one member: where a message is for each group, and what a member's listener does."""
 
 import asyncio
 import threading
@@ -33,7 +33,7 @@ async def ask(
 
 
 async def held(browser: aiohttp.ClientSession, console: Console) -> list[dict[str, Any]]:
-    """Return the messages of the key whose lane is held."""
+    """Return the messages of the key with the held lane."""
     page = await ask(browser, console, "/topics/orders/messages?key=order-3")
     rows: list[dict[str, Any]] = page["rows"]
     return rows
@@ -46,7 +46,7 @@ def place(row: dict[str, Any]) -> str:
 async def test_a_message_shows_where_it_is_for_each_group(
     console: Console, browser: aiohttp.ClientSession
 ) -> None:
-    """The one that a held lane stands at, with its error; the next one of its key, which waits behind it."""
+    """Law: a message's page has its state per group: the one at which a lane is held, with the error, and the next one, which waits."""
     first, second, *_ = await held(browser, console)
 
     page = await ask(browser, console, place(first))
@@ -70,7 +70,7 @@ async def test_a_message_shows_where_it_is_for_each_group(
 async def test_a_message_is_found_by_both_of_its_ids(
     console: Console, browser: aiohttp.ClientSession
 ) -> None:
-    """The id of its producer and the one of its place lead to the same page; its body also as text and hex."""
+    """Law: a message is found by its producer's id and by its place, with the body as text or hex."""
     row = (await held(browser, console))[0]
 
     for message_id in (row["messageId"], row["offsetMessageId"]):
@@ -101,7 +101,7 @@ async def test_what_does_not_exist_is_said(
 async def test_a_time_that_is_none_is_shown_as_the_number_that_it_is(
     console: Console, browser: aiohttp.ClientSession, troubled: Cluster, born_ms: int
 ) -> None:
-    """A producer of another language may write any; the pages of its message open."""
+    """Law: an impossible time, which a producer may write, is shown as its number and breaks no page."""
     topic = f"odd-{born_ms % 1000}"
     troubled.create_topic(topic, queues=1)
     header = SendMessageHeader(
@@ -130,7 +130,7 @@ async def test_a_time_that_is_none_is_shown_as_the_number_that_it_is(
 async def test_a_member_that_is_gone_is_unknown_with_the_reason(
     console: Console, browser: aiohttp.ClientSession
 ) -> None:
-    """No figure of it becomes a zero."""
+    """Law: a member that is gone is unknown with the reason; none of its figures becomes zero."""
     page = await ask(browser, console, "/groups/billing/member?client=nobody")
 
     assert page["unknown"]
@@ -140,7 +140,7 @@ async def test_a_member_that_is_gone_is_unknown_with_the_reason(
 async def test_a_member_shows_the_stack_of_its_running_listener(
     console: Console, browser: aiohttp.ClientSession, troubled: Cluster
 ) -> None:
-    """The function that a hanging listener waits in, and what the member has of its queues."""
+    """Law: a member's page shows the stack of its hanging listener and what it has of its queues."""
     hangs, goes_on = threading.Event(), threading.Event()
 
     def wait_for_the_card_service(_: Sequence[ReceivedMessage], __: OrderedContext) -> None:
@@ -184,12 +184,12 @@ async def test_a_member_shows_the_stack_of_its_running_listener(
 
 @pytest.mark.parametrize("told", [None, [], {"orders": 5}, {"orders": {"consumeRT": "x"}}, {5: {}}])
 def test_times_of_listeners_in_another_form_are_unknown(told: object) -> None:
-    """A stranger's answer costs its own figures."""
+    """Law: listener times of an unknown form are unknown, and cost nothing else."""
     assert {(row.topic, row.call_ms) for row in listener_topics(told)} <= {("orders", None)}
 
 
 def test_times_of_listeners_are_numbers() -> None:
-    """Of each topic; what is no number, is below zero or has no end is unknown."""
+    """Law: listener times are per topic; what is no number, negative or infinite is unknown."""
     told = {"orders": {"consumeRT": 12.5, "consumeOKTPS": 3, "consumeFailedTPS": -1}}
     told["payments"] = {"consumeRT": float("nan"), "consumeOKTPS": True}
 

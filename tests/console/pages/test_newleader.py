@@ -1,4 +1,4 @@
-"""A new leader has looked for too short a time to know what stands still: pages say so, and keep what was known."""
+"""A new leader does not know yet what stands still: pages say so, and keep what was known before."""
 
 import pytest
 
@@ -13,7 +13,7 @@ from tests.console.readings import ROW, Readings, told
 
 
 def test_what_stood_still_before_is_kept_until_the_new_leader_knows() -> None:
-    """And has the time since when it really stands, at the same offset alone."""
+    """Law: a standstill from before is kept with its old time until the new leader knows, if the offset is still the same."""
     standstills = Standstills()
     standstills.reported("a", told(ROW))
 
@@ -31,7 +31,7 @@ def test_what_stood_still_before_is_kept_until_the_new_leader_knows() -> None:
 
 
 def test_a_queue_that_the_new_leader_names_elsewhere_is_not_kept_beside_it() -> None:
-    """One queue stands at one offset."""
+    """Law: if the new leader names the queue at another offset, only that one is shown."""
     standstills = Standstills()
     standstills.reported("a", told(ROW))
 
@@ -41,7 +41,7 @@ def test_a_queue_that_the_new_leader_names_elsewhere_is_not_kept_beside_it() -> 
 
 
 async def test_the_first_page_does_not_call_a_cluster_healthy_whose_leader_is_new() -> None:
-    """Nothing blocked is unknown then, with the reason; what stood before is still counted."""
+    """Law: with a new leader the first page is not healthy: the count is unknown with its reason, earlier standstills still count."""
     young = await overview(Readings(told(known=False)), Parameters({}))
     old = await overview(Readings(told()), Parameters({}))
     kept = told(known=False).model_copy(update={"kept": told(ROW).blocked})
@@ -60,7 +60,7 @@ async def test_the_first_page_does_not_call_a_cluster_healthy_whose_leader_is_ne
 async def test_the_page_keeps_a_queue_that_nobody_committed_behind(
     committed: int, rows: int
 ) -> None:
-    """And says that more is unknown."""
+    """Law: an uncommitted standing queue stays on the page, which says that more is unknown."""
     reader = Readings(told(known=False).model_copy(update={"kept": told(ROW).blocked}))
     queue = MessageQueue("orders", "broker-a", 0)
     reader.answers["progress"] = {queue: OffsetWrapper(10, committed, 0)}

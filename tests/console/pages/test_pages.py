@@ -1,4 +1,4 @@
-"""Every page of a real cluster, as HTML and as JSON, and what it costs the brokers."""
+"""Each page of a real cluster, as HTML and JSON, and how many questions it costs."""
 
 import asyncio
 import json
@@ -35,7 +35,7 @@ async def show(browser: aiohttp.ClientSession, console: Console, path: str) -> s
 async def test_the_first_page_says_in_one_sentence_what_is_wrong(
     console: Console, browser: aiohttp.ClientSession
 ) -> None:
-    """The page says so once the leader has examined its groups; before, that is unknown, and so are rates before two looks."""
+    """Law: the first page says in one sentence what is wrong; before the leader has looked, and before two looks for rates, it is unknown."""
     page = await get(browser, console, "/overview")
     assert page["messagesIn"] == {
         "value": None,
@@ -57,7 +57,7 @@ async def test_the_first_page_says_in_one_sentence_what_is_wrong(
 async def test_the_held_lane_stands_on_its_page_with_cause_and_cure(
     console: Console, browser: aiohttp.ClientSession
 ) -> None:
-    """Since when, at which message, tries, last error, what is behind it, what to do."""
+    """Law: a held lane's row has its time, message, tries, last error, what waits behind it and what to do."""
     page = await get(browser, console, "/blocked")
     while not page["rows"]:
         await asyncio.sleep(0.2)
@@ -79,7 +79,7 @@ async def test_the_held_lane_stands_on_its_page_with_cause_and_cure(
 
 
 async def test_topics_are_searched(console: Console, browser: aiohttp.ClientSession) -> None:
-    """The system's own only when asked for."""
+    """Law: topics can be searched; the system's own are shown only on request."""
     found = await get(browser, console, "/topics?q=ORD")
     system = await get(browser, console, "/topics?system=1&q=TBW")
 
@@ -92,7 +92,7 @@ async def test_topics_are_searched(console: Console, browser: aiohttp.ClientSess
 async def test_a_topic_shows_queues_heads_and_ends(
     console: Console, browser: aiohttp.ClientSession
 ) -> None:
-    """And the groups that consume it."""
+    """Law: a topic's page has its queues with first offset and end, and its consumer groups."""
     page = await get(browser, console, "/topics/orders")
 
     assert (page["ordered"], page["messages"]["value"], len(page["queues"])) == (True, 26, 4)
@@ -104,7 +104,7 @@ async def test_a_topic_shows_queues_heads_and_ends(
 async def test_a_topic_shows_how_fast_messages_come(
     console: Console, browser: aiohttp.ClientSession, troubled: Cluster
 ) -> None:
-    """Over the last minute; zero where none came."""
+    """Law: a topic's rate is that of the last minute, and 0 if no message came."""
     troubled.create_topic("rated", queues=1)
     quiet = await get(browser, console, "/topics/rated")
     async with Producer(name_servers=troubled.name_server) as producer:
@@ -123,7 +123,7 @@ async def test_a_topic_shows_how_fast_messages_come(
 async def test_messages_are_browsed_by_offset_and_by_key(
     console: Console, browser: aiohttp.ClientSession
 ) -> None:
-    """Numbers of their bodies lose no digit; what is a stranger's never becomes markup."""
+    """Law: messages are found by offset and by key, numbers in bodies keep all digits, and no text becomes markup."""
     page = await get(browser, console, "/topics/orders/messages?key=order-3")
     assert [json.loads(row["body"]["text"])["order"] for row in page["rows"]] == [
         3,
@@ -162,7 +162,7 @@ async def test_messages_are_browsed_by_offset_and_by_key(
 async def test_groups_are_listed_and_shown(
     console: Console, browser: aiohttp.ClientSession
 ) -> None:
-    """The one by key with its lanes, lag and what stands still."""
+    """Law: groups are listed, and a group's page has lanes, lag and what stands still."""
     rows = (await get(browser, console, "/groups"))["rows"]
     page = await get(browser, console, "/groups/billing")
 
@@ -175,7 +175,7 @@ async def test_groups_are_listed_and_shown(
 
 
 async def test_a_key_is_explained(console: Console, browser: aiohttp.ClientSession) -> None:
-    """Its queue, and that the group has parked it."""
+    """Law: a key's page has its queue, and that the group has parked it."""
     page = await get(browser, console, "/key?topic=orders&key=order-3")
     other = await get(browser, console, "/key?topic=orders&key=order-1")
     absent = await get(browser, console, "/key?topic=nowhere&key=x")
@@ -196,7 +196,7 @@ async def test_a_key_is_explained(console: Console, browser: aiohttp.ClientSessi
 async def test_the_life_of_a_key_stands_on_one_time_line(
     console: Console, browser: aiohttp.ClientSession
 ) -> None:
-    """Its newest messages with their state in the group, and what happened to them, each with its source."""
+    """Law: a key's time line has its newest messages with their state, and each event with its source."""
     page = await get(browser, console, "/key?topic=orders&key=order-3")
     html = await show(browser, console, "/key?topic=orders&key=order-3")
     other = await get(browser, console, "/key?topic=orders&key=order-1")
@@ -245,7 +245,7 @@ async def test_raft_and_dead_letters(console: Console, browser: aiohttp.ClientSe
 async def test_what_does_not_exist_is_not_found(
     console: Console, browser: aiohttp.ClientSession, path: str
 ) -> None:
-    """As a page and as JSON."""
+    """Law: unknown names give 404, as page and as JSON."""
     async with browser.get(console.url + path) as answer:
         assert answer.status == 404
         assert "there is no" in await answer.text() or "has no queue" in await answer.text()
@@ -257,20 +257,20 @@ async def test_what_does_not_exist_is_not_found(
 async def test_many_viewers_cost_the_brokers_one_look(
     console: Console, browser: aiohttp.ClientSession
 ) -> None:
-    """A burst on every page asks each question once; afterwards nothing is asked."""
+    """Law: many viewers cost the brokers one look: a burst on all pages asks each question once."""
     paths = ["/", "/raft", "/api/overview", "/api/raft"]
     await asyncio.gather(*(show(browser, console, path) for path in paths * 10))
     first = console.collector.asked
     await asyncio.gather(*(show(browser, console, path) for path in paths * 10))
 
-    assert first <= 4  # the brokers, their status, and each once more if a second had passed
+    assert first <= 4  # The brokers, their status, and each once more if a second had passed.
     assert console.collector.asked <= first + 2
 
 
 async def test_an_open_page_follows_the_cluster(
     console: Console, browser: aiohttp.ClientSession, troubled: Cluster
 ) -> None:
-    """The live part comes when it has changed; what is not live has no events."""
+    """Law: an open page gets its live part when it changes; pages without one have no events."""
     async with browser.get(f"{console.url}/events/topics/orders") as events:
         assert events.headers["Content-Type"].startswith("text/event-stream")
         async with asyncio.timeout(20):
@@ -290,7 +290,7 @@ async def test_an_open_page_follows_the_cluster(
 async def test_viewers_who_leave_are_followed_no_more(
     console: Console, browser: aiohttp.ClientSession
 ) -> None:
-    """And there is a limit to those who stay."""
+    """Law: viewers that leave are not followed any more, and the number of open pages has a limit."""
     answers = [
         await browser.get(f"{console.url}/events/raft", timeout=aiohttp.ClientTimeout(60))
         for _ in range(VIEWERS_MAX)
@@ -307,7 +307,7 @@ async def test_viewers_who_leave_are_followed_no_more(
 async def test_a_page_takes_little_of_the_wire(
     console: Console, browser: aiohttp.ClientSession
 ) -> None:
-    """The first page with everything that belongs to it has less than 250 KB."""
+    """Law: the first page with all that it needs is smaller than 250 KB."""
     total = 0
     for path in ("/", "/static/console.css", "/static/console.js", "/static/icon.svg"):
         total += len(await show(browser, console, path))

@@ -1,4 +1,4 @@
-"""A broker that takes connections and answers nothing, beside a healthy one: pages of the healthy one do not wait."""
+"""A broker that accepts connections but never answers, beside a healthy one, whose pages do not wait."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.cluster
 
 
 class TwoGroups(AdminClient):
-    """The administrator of a cluster that has a second broker group, which hangs."""
+    """The administrator of a cluster with a second broker group, which hangs."""
 
     hanging = ""
 
@@ -35,7 +35,7 @@ class TwoGroups(AdminClient):
 
 @pytest.fixture
 async def reader(tmp_path: Path) -> AsyncIterator[ClusterReader]:
-    """Reads the two broker groups."""
+    """A reader of both broker groups."""
     with Cluster(tmp_path) as cluster:
         cluster.create_topic("orders")
         async with (
@@ -49,7 +49,7 @@ async def reader(tmp_path: Path) -> AsyncIterator[ClusterReader]:
 
 
 async def test_only_the_first_page_waits_for_a_broker_that_hangs(reader: ClusterReader) -> None:
-    """Law: until it answers again its failure is the answer, and questions beside its status are not asked."""
+    """Law: only the first page waits for a broker that hangs; later its failure is the answer, and nothing but its status is asked."""
     await reader.statuses()
     asked = reader.collector.asked
     async with asyncio.timeout(1.0):
@@ -61,7 +61,7 @@ async def test_only_the_first_page_waits_for_a_broker_that_hangs(reader: Cluster
 
 
 async def test_a_status_waits_for_no_other_question(reader: ClusterReader) -> None:
-    """Law: it shows who is silent, so those who hang take no turn of it."""
+    """Law: questions that hang do not delay the statuses, which show which broker is silent."""
     lets = asyncio.Event()
     hanging = [
         asyncio.create_task(reader.of_each(("x", number), lambda _: lets.wait()))
@@ -81,7 +81,7 @@ async def silent() -> None:
 
 
 async def test_the_letters_of_a_silent_broker_group_are_not_asked_for() -> None:
-    """Law: neither on each load of the page nor for each of its queues; those that answer are read."""
+    """Law: dead letters of a silent broker group are not asked for again at each page or queue; those of others are read."""
     async with running(topics={"%DLQ%g": 2}) as cluster, AdminClient(cluster.address) as admin:
         cluster.append("%DLQ%g", 0, b"x")
         letters = ClusterReader(admin, Collector())
@@ -99,7 +99,7 @@ async def test_the_letters_of_a_silent_broker_group_are_not_asked_for() -> None:
 async def test_a_member_is_asked_through_a_broker_group_that_knows_it(
     reader: ClusterReader,
 ) -> None:
-    """Law: a broker group that hangs delays no member of another one."""
+    """Law: a member is asked through a broker group that answers; one that hangs does not delay it."""
     async with Consumer(
         "billing",
         reader.admin.instance.name_servers[0],

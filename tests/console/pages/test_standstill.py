@@ -1,4 +1,4 @@
-"""A queue that stands still, on a real cluster: found by the leader, shown with cause and cure."""
+"""A standing queue on a real cluster: the leader finds it, and pages show cause and cure."""
 
 import asyncio
 import threading
@@ -23,7 +23,7 @@ from orderlymq_testing.cluster import Cluster
 async def test_a_blocked_queue_names_message_key_holder_error_and_what_is_behind(
     tmp_path: Path, browser: aiohttp.ClientSession
 ) -> None:
-    """And the first page counts it; it goes when the queue goes on."""
+    """Law: a blocked queue has message, key, holder, error and what waits; the first page counts it, until it goes on."""
     is_repaired = threading.Event()
 
     def ship(messages: Sequence[ReceivedMessage], _: OrderedContext) -> None:
@@ -86,7 +86,7 @@ async def test_a_blocked_queue_names_message_key_holder_error_and_what_is_behind
 async def test_a_standstill_lasts_over_a_change_of_leader(
     tmp_path: Path, browser: aiohttp.ClientSession
 ) -> None:
-    """Law: the cluster is at no moment healthy, nothing goes on, and the queue stands since when it did."""
+    """Law: a standstill lasts through a change of leader: the cluster is never healthy meanwhile, and the time stays."""
 
     def ship(_: Sequence[ReceivedMessage], __: OrderedContext) -> None:
         raise ValueError("no address for this customer")

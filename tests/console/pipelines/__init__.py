@@ -1,1 +1,1 @@
-"""Tests of what the console reads of pipelines."""
+"""What the console reads about pipelines."""

@@ -1,4 +1,4 @@
-"""Manifests of pipelines, and the files that their runs leave, as `orderlymq_spark` writes them (tests/spark/test_console.py)."""
+"""Manifests of pipelines and the files of their runs, as `orderlymq_spark` writes them (tests/spark/test_console.py)."""
 
 import fcntl
 import json
@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-#: Offsets of two queues, and what a status says besides.
+#: Offsets of two queues, and the rest of a status.
 OFFSETS = {"orders": {"broker-a": {"0": 5, "1": 7}}}
 STATUS = {
     "name": "orders-archive",
@@ -35,7 +35,7 @@ BREAK = {
 
 
 def manifest(folder: Path, name: str, **spec: Any) -> Path:
-    """Write the manifest of a pipeline; an archive into and beside *folder* unless *spec* says otherwise."""
+    """Write a pipeline's manifest: by default an archive into and beside *folder*; *spec* changes that."""
     checkpoint = str(folder / f"{name}.checkpoint")
     wanted = {
         "type": "archive",
@@ -56,7 +56,7 @@ def manifest(folder: Path, name: str, **spec: Any) -> Path:
 
 
 def status(folder: Path, name: str, **facts: Any) -> Path:
-    """Write what the driver of a pipeline of `manifest` says; return its checkpoint."""
+    """Write the status of a `manifest` pipeline's driver; return its checkpoint."""
     checkpoint = folder / f"{name}.checkpoint"
     checkpoint.mkdir(exist_ok=True)
     (checkpoint / "driver.lock").touch()
@@ -66,7 +66,7 @@ def status(folder: Path, name: str, **facts: Any) -> Path:
 
 @contextmanager
 def driver_on(checkpoint: Path) -> Iterator[None]:
-    """Hold a checkpoint as a driver that lives does."""
+    """Lock a checkpoint as a living driver does."""
     with (checkpoint / "driver.lock").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield

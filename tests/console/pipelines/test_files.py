@@ -1,4 +1,4 @@
-"""The console reads manifests and the files of runs as they are; an unreadable one is unknown with a reason, never none."""
+"""The console reads manifests and files of runs; an unreadable one is unknown with a reason, never absent."""
 
 import asyncio
 import fcntl
@@ -41,7 +41,7 @@ def audit(path: Path) -> Audit:
 
 @LINUX
 def test_a_stream_reports_its_phase_progress_and_target(tmp_path: Path) -> None:
-    """And the driver is not disturbed: its lock is looked at, not tried."""
+    """Law: a stream's phase, progress and target are read without disturbing its driver, whose lock is only looked at."""
     file = manifest(tmp_path, "orders-archive")
     with driver_on(status(tmp_path, "orders-archive")):
         found = one(file)
@@ -62,11 +62,11 @@ def test_a_stream_reports_its_phase_progress_and_target(tmp_path: Path) -> None:
 def test_a_driver_that_was_killed_has_died_whatever_it_said_last(
     tmp_path: Path, phase: str
 ) -> None:
-    """Nobody holds its checkpoint. A lock on another file, or of another kind, is none."""
+    """Law: a driver without its lock has died, whatever it said last; a lock on another file or of another kind does not count."""
     checkpoint = status(tmp_path, "killed", phase=phase)
     file = manifest(tmp_path, "killed")
     with (checkpoint / "driver.lock").open("a") as lock:
-        fcntl.lockf(lock, fcntl.LOCK_EX)  # of POSIX
+        fcntl.lockf(lock, fcntl.LOCK_EX)  # A POSIX lock.
         found = one(file)
 
     assert found.phase == "Died"
@@ -76,7 +76,7 @@ def test_a_driver_that_was_killed_has_died_whatever_it_said_last(
 def test_where_locks_are_not_listed_the_phase_has_a_note(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on macOS."""
+    """Law: where locks cannot be listed (macOS) the phase has a note."""
     monkeypatch.setattr("orderlymq_console.pipelines.files._LOCKS", tmp_path / "nowhere")
     status(tmp_path, "orders-archive")
 
@@ -109,7 +109,7 @@ def test_an_end_is_an_end_without_a_driver(tmp_path: Path, phase: str) -> None:
 def test_what_left_no_status_is_unknown_with_the_reason(
     tmp_path: Path, spec: dict[str, Any], reason: str
 ) -> None:
-    """Never zero, and never `has not run`."""
+    """Law: a pipeline without a status is unknown with a reason, never zero or `has not run`."""
     found = one(manifest(tmp_path, "silent", **spec))
 
     assert (found.phase, found.rows, found.lag, found.queues) == ("", None, None, ())
@@ -133,7 +133,7 @@ def test_a_status_in_another_form_is_unknown(tmp_path: Path, content: str) -> No
 def test_a_file_that_is_no_manifest_is_a_pipeline_of_its_name_that_is_unknown(
     tmp_path: Path, content: str
 ) -> None:
-    """A folder of manifests with one that is broken shows the others."""
+    """Law: a broken manifest is an unknown pipeline named by its file, and the other ones are shown."""
     manifest(tmp_path, "whole")
     (tmp_path / "broken.yaml").write_text(content)
 
@@ -144,7 +144,7 @@ def test_a_file_that_is_no_manifest_is_a_pipeline_of_its_name_that_is_unknown(
 
 
 def test_a_manifest_that_changes_is_read_again(tmp_path: Path) -> None:
-    """One that does not is parsed once; its status is read each time."""
+    """Law: a manifest is parsed again only after a change; its status is read each time."""
     source = PipelineFiles([tmp_path])
     manifest(tmp_path, "one")
     (first,) = asyncio.run(source.read())
@@ -205,7 +205,7 @@ def test_an_audit_reports_what_it_found(tmp_path: Path) -> None:
 
 
 def test_an_empty_file_of_findings_is_an_order_that_was_kept(tmp_path: Path) -> None:
-    """The audit writes it at its end."""
+    """Law: an empty file of findings means that order was kept, because the audit writes it at its end."""
     findings = tmp_path / "found.jsonl"
     findings.touch()
 
@@ -226,7 +226,7 @@ def test_a_streaming_audit_is_read_from_its_batches(tmp_path: Path) -> None:
 
 
 def test_many_findings_are_counted_and_the_first_ones_kept(tmp_path: Path) -> None:
-    """A file that is longer than what is read has at least as many as were read."""
+    """Law: many findings are counted and the first ones shown; for a very long file the count is a lower bound."""
     findings = tmp_path / "found.jsonl"
     line = json.dumps(BREAK) + "\n"
     file = manifest(tmp_path, "audit", type="order-audit", findings=str(findings))

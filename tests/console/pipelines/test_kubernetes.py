@@ -1,4 +1,4 @@
-"""Pipelines of a Cluster as an API server lists them: those that name it, with what the operator wrote, and why there are none."""
+"""A Cluster's Pipelines as an API server lists them: with what the operator wrote, or the reason why there are none."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -25,7 +25,7 @@ OWN = {"name": "demo"}
 
 
 def resource(name: str, status: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
-    """Return a Pipeline as the API server has it; the operator's own model judges its form."""
+    """Return a Pipeline as the API server has it, checked by the operator's own model."""
     wanted = {
         "type": "archive",
         "source": {"topic": "orders"},
@@ -50,7 +50,7 @@ def resource(name: str, status: dict[str, Any] | None = None, **spec: Any) -> di
 async def served(
     folder: Path, *items: dict[str, Any], status: int = 200, body: Any = None
 ) -> AsyncIterator[ClusterPipelines]:
-    """An API server that knows one token, and what a pod reads of it."""
+    """An API server that accepts one token, and the files that a pod reads."""
 
     async def handle(request: web.Request) -> web.Response:
         assert request.headers["Authorization"] == f"Bearer {TOKEN}"
@@ -71,7 +71,7 @@ async def read(folder: Path, *items: dict[str, Any]) -> tuple[PipelineReport, ..
 
 
 async def test_what_the_operator_wrote_is_reported(tmp_path: Path) -> None:
-    """With the time of its last write, which the API server notes."""
+    """Law: the status that the operator wrote is reported, with the time of its last write."""
     item = resource(
         "archive",
         {
@@ -122,7 +122,7 @@ async def test_what_the_operator_wrote_is_reported(tmp_path: Path) -> None:
 
 
 async def test_an_archive_writes_to_its_folder_or_its_table(tmp_path: Path) -> None:
-    """An Iceberg archive has no path; the table that captures name is none that they write to."""
+    """Law: an archive's target is its folder or its table, never the table that captures it."""
     iceberg: dict[str, Any] = {
         "path": None,
         "format": "iceberg",
@@ -146,7 +146,7 @@ async def test_an_archive_writes_to_its_folder_or_its_table(tmp_path: Path) -> N
 
 
 async def test_pipelines_of_other_clusters_are_not_shown(tmp_path: Path) -> None:
-    """Those that name none are: a compaction has no cluster, and name servers of its own may be these."""
+    """Law: Pipelines of other Clusters are not shown; those that name none, or own name servers, are."""
     found = await read(
         tmp_path,
         resource("here"),
@@ -161,7 +161,7 @@ async def test_pipelines_of_other_clusters_are_not_shown(tmp_path: Path) -> None
 
 
 async def test_a_list_that_does_not_fit_one_packet_is_read_whole(tmp_path: Path) -> None:
-    """A namespace may have hundreds."""
+    """Law: a list of hundreds of Pipelines is read completely."""
     items = [resource(f"archive-{number}", {"lastError": "x" * 1_000}) for number in range(500)]
 
     assert len(await read(tmp_path, *items)) == 500
@@ -187,7 +187,7 @@ async def test_a_pipeline_without_a_status_is_unknown(tmp_path: Path) -> None:
 async def test_an_audit_is_judged_by_the_run_that_the_condition_is_about(
     tmp_path: Path, phase: str, reason: str, status: str, state: str
 ) -> None:
-    """While another run is under way, or has failed, only the sentence of the last one is known."""
+    """Law: an audit is judged by the run that its condition is about; during another run only the last sentence is known."""
     condition = {"type": "Ready", "status": status, "reason": reason, "message": "m"}
     times = {"lastTransitionTime": "2026-11-25T20:00:00Z", "observedGeneration": 1}
     item = resource(
@@ -215,7 +215,7 @@ async def test_an_audit_that_has_not_ended_is_unknown(tmp_path: Path) -> None:
 
 
 async def test_a_resource_in_another_form_is_unknown_and_leaves_the_others(tmp_path: Path) -> None:
-    """As of another version."""
+    """Law: a resource of unknown form (another version) is unknown, and the others are shown."""
     odd = {"metadata": {"name": "odd"}, "spec": {"clusterRef": OWN}}
 
     found = await read(tmp_path, odd, resource("whole"))
@@ -246,7 +246,7 @@ async def test_a_refusal_is_said(tmp_path: Path, status: int, body: Any, said: s
 async def test_an_api_server_that_does_not_answer_is_said(tmp_path: Path) -> None:
     source = ClusterPipelines("shop", "demo", ApiServer("http://127.0.0.1:1", tmp_path))
     with pytest.raises(PipelinesUnread, match="cannot be asked"):
-        await source.read()  # there is no token either
+        await source.read()  # There is no token either.
     (tmp_path / "token").write_text(TOKEN)
     with pytest.raises(PipelinesUnread, match="cannot be asked"):
         await source.read()

@@ -1,4 +1,4 @@
-"""The pages of pipelines over a real cluster: state, progress by queue with lag and age of now, errors, findings."""
+"""Pages of pipelines over a real cluster: state, current lag and age per queue, errors, findings."""
 
 import asyncio
 import json
@@ -34,12 +34,12 @@ async def watching(troubled: Cluster, tmp_path: Path) -> AsyncIterator[Console]:
 
 @pytest.fixture
 def folder(watching: Console, tmp_path: Path) -> Path:
-    """Return the folder of its pipelines."""
+    """Return the folder of the console's pipelines."""
     return tmp_path / "pipelines"
 
 
 async def offsets_behind(troubled: Cluster, behind: int) -> tuple[dict[str, Any], int]:
-    """Return offsets of the topic orders so many messages before the end of one queue, and the number of that queue."""
+    """Return offsets of the topic orders, that many messages before one queue's end, and that queue's number."""
     async with AdminClient(troubled.name_server) as admin:
         ends = {
             each.queue_id: found.max_offset
@@ -53,7 +53,7 @@ async def offsets_behind(troubled: Cluster, behind: int) -> tuple[dict[str, Any]
 async def test_a_running_pipeline_shows_how_far_it_is_behind_now(
     watching: Console, folder: Path, troubled: Cluster, browser: aiohttp.ClientSession
 ) -> None:
-    """Its offset is as of its last batch; a message that is sent afterwards waits, and the first one that waits has an age."""
+    """Law: a running pipeline's lag and age are current, although its offsets are those of its last batch."""
     offsets, late = await offsets_behind(troubled, 2)
     here = {"topic": "orders", "bootstrap": troubled.name_server}
     manifest(folder, "archive", source=here)
@@ -78,7 +78,7 @@ async def test_a_running_pipeline_shows_how_far_it_is_behind_now(
 async def test_of_another_cluster_the_lag_is_unknown(
     watching: Console, folder: Path, browser: aiohttp.ClientSession
 ) -> None:
-    """Not zero, and not that of a topic with the same name here."""
+    """Law: for a pipeline of another cluster the lag is unknown, not that of a topic with the same name here."""
     manifest(folder, "far", source={"topic": "orders", "bootstrap": "elsewhere:9876"})
     status(folder, "far")
 
@@ -93,7 +93,7 @@ async def test_of_another_cluster_the_lag_is_unknown(
 async def test_what_is_wrong_stands_on_the_first_page_too(
     watching: Console, folder: Path, browser: aiohttp.ClientSession
 ) -> None:
-    """A pipeline that failed or died, and an audit that found the order broken, with a link to each."""
+    """Law: failed or dead pipelines and broken orders are also on the first page, with links."""
     findings = folder / "found.jsonl"
     findings.write_text(json.dumps(BREAK) + "\n")
     manifest(folder, "audit", type="order-audit", findings=str(findings))
@@ -119,7 +119,7 @@ async def test_what_is_wrong_stands_on_the_first_page_too(
 async def test_without_a_word_of_pipelines_they_are_unknown(
     console: Console, browser: aiohttp.ClientSession
 ) -> None:
-    """The page says what to pass; the first page says nothing of them."""
+    """Law: without a source of pipelines their page says what to pass, and the first page says nothing."""
     page = await get(browser, console, "/pipelines")
 
     assert page["rows"] == []
@@ -145,13 +145,13 @@ async def test_a_folder_that_goes_is_unknown_with_its_reason_on_every_page(
 
 
 class Counted:
-    """Pipelines that count how often they are asked."""
+    """Pipelines that count how often they are read."""
 
     def __init__(self) -> None:
         self.times = 0
 
     async def read(self) -> tuple[PipelineReport, ...]:
-        """Return none, and refuse every other time."""
+        """Return none, and fail every other time."""
         self.times += 1
         if self.times % 2:
             raise PipelinesUnread("not now")
@@ -161,7 +161,7 @@ class Counted:
 async def test_pipelines_are_asked_once_for_any_number_of_viewers(
     watching: Console, browser: aiohttp.ClientSession
 ) -> None:
-    """Within a second, whichever page asks, and also where there was no answer."""
+    """Law: pipelines are read at most once a second for all viewers, even after failures."""
     counted = Counted()
     watching._reader.pipelines = counted
     begun_s = watching.collector.now_s()

@@ -1,1 +1,1 @@
-"""Whom the console lets in, viewers that follow a page, and how pages look in a real browser."""
+"""Whom the console admits, viewers that follow a page, and how pages look in a real browser."""

@@ -1,4 +1,4 @@
-"""The pages in a real Chromium: they follow the cluster, run no foreign script, and fit phones."""
+"""The pages in a real Chromium: they follow the cluster, run no foreign script, and fit on phones."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ PATHS: Final = (
     "/sign-in",
     "/nowhere",
 )
-# Its own best practices and WCAG 2.2 AA; nothing is left out.
+# axe's own best practices and WCAG 2.2 AA, with no exception.
 AXE: Final = {"resultTypes": ["violations"]}
-# The names that somebody with a screen reader needs of a page; the address of each element that lacks one.
+# The names that a screen reader needs; returns the address of each element without one.
 UNNAMED: Final = """() => {
   const bare = [];
   for (const each of document.querySelectorAll("input:not([type=hidden]), select")) {
@@ -63,7 +63,7 @@ UNNAMED: Final = """() => {
 
 
 LIVE: Final = "#connection:text-is('live')"
-# The browser's acts when another tab is chosen, or this one again.
+# What the browser does when another tab is chosen, or this one again.
 TURN: Final = """(isHidden) => {
   Object.defineProperty(document, "hidden", { value: isHidden, configurable: true });
   document.dispatchEvent(new Event("visibilitychange"));
@@ -71,7 +71,7 @@ TURN: Final = """(isHidden) => {
 
 
 class Wire:
-    """A connection to a console that a test makes silent, and that stays open all the same."""
+    """A connection to a console that the test can make silent while it stays open."""
 
     def __init__(self, console: Console) -> None:
         self._port = int(console.url.rpartition(":")[2])
@@ -108,7 +108,7 @@ class Wire:
 
 
 class Complaints:
-    """The complaints of a browser: refused by the policy, errors of scripts, failed requests."""
+    """A browser's complaints: refused by the policy, script errors, failed requests."""
 
     def __init__(self, page: Page) -> None:
         self.texts: list[str] = []
@@ -123,19 +123,19 @@ class Complaints:
 
 @pytest.fixture
 def pictures(request: pytest.FixtureRequest) -> Path | None:
-    """Return the folder for pictures of the pages; None if nobody asked for them."""
+    """Return the folder for pictures of the pages, or None."""
     folder: Path | None = request.config.getoption(PICTURES)
     return folder
 
 
 async def judge(page: Page, console: Console, path: str, pictures: Path | None) -> None:
-    """Open a page: it is not too wide, its controls have names, and axe finds nothing."""
+    """Open a page and check that it is not too wide, its controls have names, and axe finds nothing."""
     await page.goto(console.url + path)
     await inspect(page, path, pictures)
 
 
 async def inspect(page: Page, path: str, pictures: Path | None) -> None:
-    """Judge what is open."""
+    """Check the open page."""
     overflow = await page.evaluate("document.documentElement.scrollWidth - innerWidth")
     assert overflow <= 0, f"{path} is {overflow} px too wide"
     assert await page.evaluate(UNNAMED) == [], path
@@ -153,7 +153,7 @@ async def inspect(page: Page, path: str, pictures: Path | None) -> None:
 async def test_pages_fit_and_the_browser_complains_of_nothing(
     console: Console, chromium: Browser, width: int, scheme: str, pictures: Path | None
 ) -> None:
-    """At the width of a desk, a tablet and a phone, in both colours; each control has a name."""
+    """Law: pages fit a desktop, a tablet and a phone, in light and dark, each control has a name, and the browser has no complaint."""
     context = await chromium.new_context(
         viewport={"width": width, "height": 800},
         color_scheme="dark" if scheme == "dark" else "light",
@@ -175,7 +175,7 @@ async def test_pages_of_pipelines_fit_and_show_the_texts_of_strangers_as_texts(
     scheme: str,
     pictures: Path | None,
 ) -> None:
-    """A stream that died with an error, an audit with findings, one of which nothing is known."""
+    """Law: pages of pipelines (a dead stream, findings, an unknown one) fit as well, and show foreign text as text."""
     here = {"topic": "orders", "bootstrap": troubled.name_server}
     found = {**BREAK, "key": HOSTILE_KEY}
     (tmp_path / "found.jsonl").write_text(json.dumps(found) + "\n")
@@ -202,7 +202,7 @@ async def test_pages_of_pipelines_fit_and_show_the_texts_of_strangers_as_texts(
 async def test_pages_of_actions_fit_and_the_keyboard_is_enough(
     troubled: Cluster, chromium: Browser, width: int, scheme: str, pictures: Path | None
 ) -> None:
-    """Somebody signs in, goes from Blocked to a preview, and mistypes the key: every page of an account that acts."""
+    """Law: all pages of actions fit and work by keyboard, from the sign-in over a preview to a mistyped key."""
     alice = Account("alice", "act", "a" * 24)
     settings = ConsoleSettings(name_servers=troubled.name_server, port=0, accounts=(alice,))
     context = await chromium.new_context(
@@ -240,7 +240,7 @@ async def test_pages_of_actions_fit_and_the_keyboard_is_enough(
 async def test_an_open_page_follows_the_cluster_and_keeps_the_readers_place(
     console: Console, chromium: Browser, troubled: Cluster
 ) -> None:
-    """A message that is sent is counted on a page that was open before; the focus stays on its link."""
+    """Law: an open page shows new messages by itself, and the focus stays where it was."""
     page = await chromium.new_page()
     await page.goto(f"{console.url}/topics/orders")
     kept = page.locator(".figures dd").nth(1)
@@ -261,7 +261,7 @@ async def test_an_open_page_follows_the_cluster_and_keeps_the_readers_place(
 
 
 async def test_a_page_that_is_cut_off_says_so(console: Console, chromium: Browser) -> None:
-    """It never shows old figures as present ones."""
+    """Law: a page that loses its connection says so, and never shows old figures as present ones."""
     context = await chromium.new_context()
     page = await context.new_page()
     await page.goto(console.url)
@@ -276,7 +276,7 @@ async def test_a_page_that_is_cut_off_says_so(console: Console, chromium: Browse
 async def test_a_tab_that_nobody_looks_at_keeps_no_connection(
     console: Console, chromium: Browser
 ) -> None:
-    """Law: a browser opens six to a host, so a seventh page would hang behind six hidden ones."""
+    """Law: a hidden tab keeps no connection; a browser has six per host, so a seventh page would hang."""
     page = await chromium.new_page()
     await page.goto(f"{console.url}/topics")
     await page.locator(LIVE).wait_for()
@@ -291,7 +291,7 @@ async def test_a_tab_that_nobody_looks_at_keeps_no_connection(
 
 
 async def test_a_connection_that_is_silent_is_not_live(console: Console, chromium: Browser) -> None:
-    """Law: also one that nobody has closed; when something comes again, the page is live again."""
+    """Law: a silent connection counts as not live, even if it is open; when data comes the page is live again."""
     async with Wire(console) as wire:
         page = await chromium.new_page()
         await page.clock.install()
@@ -309,7 +309,7 @@ async def test_a_connection_that_is_silent_is_not_live(console: Console, chromiu
 
 
 async def test_hostile_texts_stay_texts(console: Console, chromium: Browser) -> None:
-    """Keys, bodies and errors of strangers, on every page that shows them, also after live updates."""
+    """Law: foreign keys, bodies and errors stay text on all pages, also after live updates."""
     page = await chromium.new_page()
     complaints = Complaints(page)
     await page.goto(f"{console.url}/topics/orders/messages")
@@ -332,7 +332,7 @@ async def test_hostile_texts_stay_texts(console: Console, chromium: Browser) -> 
 async def test_from_the_first_page_to_cause_and_cure_in_three_clicks(
     console: Console, chromium: Browser
 ) -> None:
-    """A held lane: the first page, Blocked, and there the key, the error and what to do."""
+    """Law: for a held lane three clicks lead to key, error and what to do."""
     page = await chromium.new_page()
     await page.goto(console.url)
     await page.wait_for_function(
@@ -350,7 +350,7 @@ async def test_from_the_first_page_to_cause_and_cure_in_three_clicks(
 async def test_the_form_of_messages_finds_a_key_in_its_own_queue_and_a_time(
     console: Console, chromium: Browser
 ) -> None:
-    """Whatever queue and offset the page shows."""
+    """Law: the form of messages finds a key in its own queue, and a time, whatever queue and offset the page shows."""
     page = await chromium.new_page()
     for number in range(4):
         await page.goto(f"{console.url}/topics/orders/messages?queue=broker-a:{number}&offset=5")
@@ -367,7 +367,7 @@ async def test_the_form_of_messages_finds_a_key_in_its_own_queue_and_a_time(
 async def test_the_keyboard_reaches_pages_and_the_search(
     console: Console, chromium: Browser
 ) -> None:
-    """/ goes to the search, g and a letter to a page; in a field they are letters."""
+    """Law: `/` focuses the search, and g with a letter opens a page; inside a field they are normal letters."""
     page = await chromium.new_page()
     await page.goto(f"{console.url}/topics")
     await page.keyboard.press("/")

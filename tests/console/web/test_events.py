@@ -26,7 +26,7 @@ TOKEN = "v" * 24
 async def serving(
     render: Callable[[], Awaitable[str]], *accounts: Account
 ) -> AsyncIterator[web.AppRunner]:
-    """Serve the events of one page."""
+    """Serve one page's events."""
 
     async def follow(request: web.Request) -> web.StreamResponse:
         return await events.stream(request, render)
@@ -47,7 +47,7 @@ async def serving(
 
 
 async def test_a_viewer_that_does_not_read_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Law: neither its place nor its connection is kept behind what it does not read."""
+    """Law: a viewer that does not read is ended, and its place and connection become free."""
     monkeypatch.setattr(events, "WRITE_TIMEOUT_S", 0.1)
     monkeypatch.setattr(events, "EVERY_S", 0.01)
     pages = itertools.count()
@@ -70,7 +70,7 @@ async def test_a_viewer_that_does_not_read_is_ended(monkeypatch: pytest.MonkeyPa
 async def test_a_viewer_hears_something_each_time(
     monkeypatch: pytest.MonkeyPatch, browser: aiohttp.ClientSession
 ) -> None:
-    """Law: a page that stays is a beat, which scripts can see; a failure stays one until the page comes again."""
+    """Law: each look sends an event: the page, a heartbeat if it is unchanged, or a failure until the page works again."""
     monkeypatch.setattr(events, "EVERY_S", 0.01)
     told: Iterator[str | None] = iter(["a", "a", "b", None, None, "b", "c"])
 
@@ -83,7 +83,7 @@ async def test_a_viewer_hears_something_each_time(
     async with serving(render) as runner, asyncio.timeout(30.0):
         host, port = runner.addresses[0][:2]
         async with browser.get(f"http://{host}:{port}/") as followed:
-            heard = await followed.content.read()  # to the end: there is no eighth page
+            heard = await followed.content.read()  # To the end: there is no eighth page.
 
     assert heard.decode().split("\n\n")[:-1] == [
         'event: live\ndata: "a"',
@@ -99,7 +99,7 @@ async def test_a_viewer_hears_something_each_time(
 async def test_an_account_with_most_pages_gives_way_to_another(
     monkeypatch: pytest.MonkeyPatch, browser: aiohttp.ClientSession
 ) -> None:
-    """Law: whoever may look takes the places of all for as long as nobody else comes."""
+    """Law: when all places are taken, the account with most open pages loses one for another account."""
     monkeypatch.setattr(events, "EVERY_S", 0.01)
     alice, bob = Account("alice", "act", "a" * 24), Account("bob", "view", "b" * 24)
 
@@ -117,7 +117,7 @@ async def test_an_account_with_most_pages_gives_way_to_another(
         assert [each.status for each in followed] == [200] * VIEWERS_MAX
         assert [(await follow(who)).status for who in (bob, alice, bob)] == [503, 200, 503]
 
-        assert b"beat" in await followed[0].content.read()  # to the end
+        assert b"beat" in await followed[0].content.read()  # To the end.
         assert b"live" in await followed[1].content.readline()
         assert runner.app[VIEWERS].count == VIEWERS_MAX
         for each in followed:
@@ -127,7 +127,7 @@ async def test_an_account_with_most_pages_gives_way_to_another(
 async def test_wrong_tokens_of_strangers_end_no_viewer_and_keep_no_right_one_out(
     browser: aiohttp.ClientSession,
 ) -> None:
-    """Law: nobody without a token takes the console from those who have one."""
+    """Law: wrong tokens of strangers neither end a viewer nor keep out a right token."""
     settings = ConsoleSettings(
         name_servers="127.0.0.1:1", port=0, accounts=(Account("bob", "view", TOKEN),)
     )
@@ -139,7 +139,7 @@ async def test_wrong_tokens_of_strangers_end_no_viewer_and_keep_no_right_one_out
                 await browser.post(f"{console.url}/sign-in", data={"token": "wrong"})
 
             async with asyncio.timeout(20.0):
-                for _ in range(9):  # three events
+                for _ in range(9):  # Three events.
                     assert await followed.content.readline() != b""
         async with browser.get(f"{console.url}/api/raft", headers=headers) as answer:
             assert answer.status == 200

@@ -1,4 +1,4 @@
-"""Hostile callers: foreign names, foreign sites, forms that are not the console's, texts that want to be markup."""
+"""Hostile callers: foreign host names, foreign sites, forged forms, and texts that try to be markup."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ ACT, VIEW = "a" * 24, "v" * 24
 
 @pytest.fixture
 async def guarded() -> AsyncIterator[Console]:
-    """A console that other machines may reach; its cluster is away."""
+    """A console that other machines may reach; its cluster does not answer."""
     accounts = (Account("alice", "act", ACT), Account("bob", "view", VIEW))
     settings = ConsoleSettings(
         name_servers="127.0.0.1:1", port=0, accounts=accounts, hosts=("console.example",)
@@ -53,14 +53,14 @@ async def guarded() -> AsyncIterator[Console]:
     ],
 )
 def test_only_addresses_and_given_names_are_answered(host: str, known: bool) -> None:
-    """A name of a foreign page that leads here (DNS rebinding) is none of them."""
+    """Law: only IP addresses and the given host names are answered, which stops DNS rebinding."""
     assert is_known_host(host, ("console.example",)) is known
 
 
 async def test_however_many_pages_one_connection_asks_for_the_loop_turns_between_two(
     lonely: Console,
 ) -> None:
-    """Law: a burst of requests keeps no other viewer waiting for more than one of them."""
+    """Law: with many requests on one connection the loop turns between two answers, so other viewers do not wait."""
     where = urlsplit(lonely.url)
     request = f"GET /static/console.css HTTP/1.1\r\nHost: {where.netloc}\r\n\r\n".encode()
 
@@ -70,7 +70,7 @@ async def test_however_many_pages_one_connection_asks_for_the_loop_turns_between
 async def test_a_page_under_a_foreign_name_gets_nothing(
     lonely: Console, browser: aiohttp.ClientSession
 ) -> None:
-    """Neither pages nor JSON nor events."""
+    """Law: under a foreign host name there is no page, JSON or event."""
     for path in ("/", "/api/overview", "/events/overview", "/static/console.js", "/healthz"):
         async with browser.get(lonely.url + path, headers={"Host": "evil.example"}) as answer:
             assert answer.status == 421
@@ -80,7 +80,7 @@ async def test_a_page_under_a_foreign_name_gets_nothing(
 async def test_every_answer_forbids_foreign_scripts_styles_and_frames(
     lonely: Console, browser: aiohttp.ClientSession
 ) -> None:
-    """Also the answers that refuse."""
+    """Law: each answer, also a refusal, has headers that forbid foreign scripts, styles and frames."""
     for path in (
         "/",
         "/blocked",
@@ -101,7 +101,7 @@ async def test_every_answer_forbids_foreign_scripts_styles_and_frames(
 async def test_pages_hold_no_script_style_or_handler_of_their_own(
     lonely: Console, browser: aiohttp.ClientSession
 ) -> None:
-    """Pages hold nothing that the policy forbids."""
+    """Law: pages have no inline script, style or handler, which the policy forbids."""
     for view in VIEWS:
         path = view.path.replace("{topic}", "orders").replace("{group}", "billing")
         async with browser.get(lonely.url + path) as answer:
@@ -131,7 +131,7 @@ HOSTILE = "\"'><script>alert(1)</script>{{7*7}}"
 async def test_parameters_never_become_markup(
     lonely: Console, browser: aiohttp.ClientSession, path: str, name: str
 ) -> None:
-    """Nor templates."""
+    """Law: parameters become neither markup nor templates."""
     async with browser.get(lonely.url + path, params={name: HOSTILE}) as answer:
         html = await answer.text()
 
@@ -163,7 +163,7 @@ async def test_parameters_never_become_markup(
 async def test_what_cannot_be_asked_is_refused_with_a_sentence(
     lonely: Console, browser: aiohttp.ClientSession, path: str, status: int
 ) -> None:
-    """And costs nothing else."""
+    """Law: an impossible request is refused with a sentence and without a traceback."""
     from yarl import URL  # noqa: PLC0415 - as it stands, without another encoding
 
     async with browser.get(URL(lonely.url + path, encoded=True)) as answer:
@@ -176,7 +176,7 @@ async def test_what_cannot_be_asked_is_refused_with_a_sentence(
 async def test_without_a_cluster_everything_is_unknown_and_nothing_is_zero(
     lonely: Console, browser: aiohttp.ClientSession
 ) -> None:
-    """With the reason."""
+    """Law: without a cluster every figure is unknown with its reason, and none is zero."""
     async with browser.get(f"{lonely.url}/api/overview") as answer:
         page = await answer.json()
     async with browser.get(lonely.url) as answer:
@@ -196,7 +196,7 @@ async def test_without_a_cluster_everything_is_unknown_and_nothing_is_zero(
 async def test_without_an_account_nobody_looks(
     guarded: Console, browser: aiohttp.ClientSession
 ) -> None:
-    """Pages lead to the sign-in, programs read what to send; the style of the sign-in is open."""
+    """Law: without an account pages lead to the sign-in and programs are told what to send; only the sign-in's style is open."""
     async with browser.get(f"{guarded.url}/groups?page=2", allow_redirects=False) as answer:
         assert (answer.status, answer.headers["Location"]) == (
             303,
@@ -213,7 +213,7 @@ async def test_without_an_account_nobody_looks(
 
 
 async def test_a_token_signs_in_and_out(guarded: Console, browser: aiohttp.ClientSession) -> None:
-    """The cookie is out of reach for scripts and for other sites; the old session is over."""
+    """Law: a token signs in and out; the cookie is hidden from scripts and other sites, and the old session ends."""
     form = {"token": ACT, "next": "/raft"}
     async with browser.post(f"{guarded.url}/sign-in", data=form, allow_redirects=False) as answer:
         cookie = answer.headers["Set-Cookie"]
@@ -229,7 +229,7 @@ async def test_a_token_signs_in_and_out(guarded: Console, browser: aiohttp.Clien
 
 
 async def test_under_a_name_of_a_proxy_with_tls_the_session_is_for_tls_alone() -> None:
-    """The browser would show its cookie in clear text, too, to who leads it to the name without TLS."""
+    """Law: under a proxy's TLS name the cookie is for TLS only; otherwise a browser would also send it in clear."""
     settings = ConsoleSettings(
         port=0, accounts=(Account("alice", "act", ACT),), https_hosts=("shop.example",)
     )
@@ -253,7 +253,7 @@ async def test_under_a_name_of_a_proxy_with_tls_the_session_is_for_tls_alone() -
 async def test_a_wrong_token_signs_nobody_in(
     guarded: Console, browser: aiohttp.ClientSession
 ) -> None:
-    """Neither a form nor a header; after too many of them who comes with another one is to wait, and a right one is let in."""
+    """Law: a wrong token signs nobody in, by form or header; after too many a caller must wait, but a right one is accepted."""
     for number in range(20):
         async with browser.post(f"{guarded.url}/sign-in", data={"token": f"x{number}"}) as answer:
             assert answer.status == 403
@@ -270,7 +270,7 @@ async def test_a_wrong_token_signs_nobody_in(
 async def test_a_program_shows_its_token_and_changes_nothing(
     guarded: Console, browser: aiohttp.ClientSession
 ) -> None:
-    """A header is no session: it opens JSON, never a form."""
+    """Law: a program's token header reads JSON but never makes a change."""
     bearer = {"Authorization": f"Bearer {ACT}"}
     async with browser.get(f"{guarded.url}/api/raft", headers=bearer) as answer:
         assert answer.status == 200
@@ -281,7 +281,7 @@ async def test_a_program_shows_its_token_and_changes_nothing(
 async def test_a_change_from_elsewhere_is_refused(
     guarded: Console, browser: aiohttp.ClientSession
 ) -> None:
-    """Another origin, another site, a form without the proof, or with another session's."""
+    """Law: a change from another origin or site, without the form's proof or with another session's, is refused."""
     await browser.post(f"{guarded.url}/sign-in", data={"token": ACT}, allow_redirects=False)
     async with browser.get(guarded.url) as answer:
         proof = re.findall(r'name="proof" value="([^"]+)"', await answer.text())[0]
@@ -297,13 +297,13 @@ async def test_a_change_from_elsewhere_is_refused(
         async with browser.post(f"{guarded.url}/sign-out", data=form, headers=headers) as answer:
             assert answer.status == 403, headers
     async with browser.get(f"{guarded.url}/api/raft") as answer:
-        assert answer.status == 200  # still signed in
+        assert answer.status == 200  # Still signed in.
 
 
 async def test_who_signs_in_through_a_proxy_that_changes_the_host_learns_so(
     guarded: Console, browser: aiohttp.ClientSession
 ) -> None:
-    """As nginx does by itself: the browser's origin and the host that comes here are those of two sites."""
+    """Law: a sign-in through a proxy that changes the Host header (nginx by default) is refused with that reason."""
     async with browser.post(
         f"{guarded.url}/sign-in", data={"token": ACT}, headers={"Origin": "https://shop.example<b>"}
     ) as answer:
@@ -318,7 +318,7 @@ async def test_who_signs_in_through_a_proxy_that_changes_the_host_learns_so(
 async def test_no_link_signs_in_where_there_are_accounts(
     guarded: Console, browser: aiohttp.ClientSession, site: str | None
 ) -> None:
-    """Law: over plain http a browser names no site that led to a link, and another account's link would act in its name."""
+    """Law: with accounts no link signs in, because another site could sign a person in to a wrong account over plain http."""
     headers = {} if site is None else {"Sec-Fetch-Site": site}
     link = f"{guarded.url}/sign-in?token={ACT}&next=/audit"
     async with browser.get(link, headers=headers, allow_redirects=False) as answer:
@@ -328,7 +328,7 @@ async def test_no_link_signs_in_where_there_are_accounts(
 async def test_a_link_with_a_token_works_only_where_nobody_referred_to_it(
     lonely: Console, browser: aiohttp.ClientSession
 ) -> None:
-    """Another site must not sign somebody in under an account of its choice."""
+    """Law: a sign-in link works only without a referring site."""
     assert lonely.local is not None
     link = f"{lonely.url}/sign-in?token={lonely.local.token}"
     foreign = {"Sec-Fetch-Site": "cross-site"}
@@ -348,7 +348,7 @@ async def test_a_form_that_is_too_large_is_refused(
 async def test_a_session_that_ends_ends_its_events(
     guarded: Console, browser: aiohttp.ClientSession
 ) -> None:
-    """A person who signed out sees no more."""
+    """Law: when a session ends its event stream ends."""
     await browser.post(f"{guarded.url}/sign-in", data={"token": ACT}, allow_redirects=False)
     async with browser.get(guarded.url) as answer:
         proof = re.findall(r'name="proof" value="([^"]+)"', await answer.text())[0]
@@ -363,7 +363,7 @@ async def test_a_session_that_ends_ends_its_events(
 async def test_no_request_makes_a_line_of_the_audit_log(
     guarded: Console, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Law: what failed is logged as it was asked, without an end of line; both logs may be standard error."""
+    """Law: a failed request is logged on one line and cannot forge a line of the audit log, as both may share standard error."""
     forged = "\n" + '{"audit":{}}'
 
     async def fail(_: web.Request) -> web.Response:
@@ -423,8 +423,8 @@ async def test_what_no_browser_sends_is_refused_without_a_line_of_the_log(
     headers: str,
     body: bytes,
 ) -> None:
-    """Law: strangers neither see a failure of the console nor fill its log with tracebacks."""
-    monkeypatch.setattr(guard, "FORM_S", 1.0)  # aiohttp waits on behind a chunk that is none
+    """Law: malformed requests, which no browser sends, are refused without a traceback in the log."""
+    monkeypatch.setattr(guard, "FORM_S", 1.0)  # aiohttp waits for more after an invalid chunk.
     port = int(guarded.url.rpartition(":")[2])
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     lines = [f"{start} HTTP/1.1", "Host: localhost", "Connection: close"]
@@ -447,7 +447,7 @@ async def test_what_no_browser_sends_is_refused_without_a_line_of_the_log(
     ["/\x00", "/\r\nX: y", "/a\x7f", "//[", "//evil", "/\\evil", "\t/", "http:/x", "", "/\t/evil"],
 )
 def test_whoever_signs_in_goes_to_a_page_of_the_console(target: str) -> None:
-    """Law: a control character, which no header may hold, leads to the first page, as another site does."""
+    """Law: after the sign-in only a page of the console follows; another site or a control character leads to the first page."""
     assert local_target(target) == "/"
     assert local_target("/groups?page=2&q=ü#x") == "/groups?page=2&q=ü#x"
 
@@ -461,7 +461,7 @@ STALLED = (
 async def test_strangers_that_send_half_a_form_keep_nobody_out(
     guarded: Console, browser: aiohttp.ClientSession
 ) -> None:
-    """Law: the oldest connection goes when one more comes than there may be; nobody needs an account to try."""
+    """Law: many half sent forms keep nobody out: at the limit the oldest connection is closed."""
     raise_limit()
     port = int(guarded.url.rpartition(":")[2])
     crowd = []
@@ -481,7 +481,7 @@ async def test_strangers_that_send_half_a_form_keep_nobody_out(
 
 
 async def test_strangers_that_send_half_of_their_headers_are_hung_up_on(guarded: Console) -> None:
-    """Law: one connection keeps 64 KiB of them at most, else 512 take more memory than the console's pod has."""
+    """Law: a connection with more than 64 KiB of incomplete headers is closed, so 512 of them fit into the pod's memory."""
     port = int(guarded.url.rpartition(":")[2])
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n")
@@ -496,7 +496,7 @@ async def test_strangers_that_send_half_of_their_headers_are_hung_up_on(guarded:
 async def test_a_form_that_does_not_come_is_not_waited_for(
     guarded: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: half a form is answered, and its connection closed, within seconds."""
+    """Law: a form that does not arrive completely is answered with 408 within seconds, and closed."""
     monkeypatch.setattr(guard, "FORM_S", 0.1)
     port = int(guarded.url.rpartition(":")[2])
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
