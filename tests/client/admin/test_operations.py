@@ -94,7 +94,7 @@ async def test_clients_and_queues_of_a_topic(group: Group, admin: AdminClient) -
 
 
 async def committed(admin: AdminClient, group: str) -> dict[int, int]:
-    """Return the offsets of a group in the topic of the test, by queue."""
+    """Return a group's offsets in the test's topic, by queue."""
     found = await admin.progress(group)
     return {q.queue_id: o.consumer_offset for q, o in found.items() if q.topic == "parts"}
 

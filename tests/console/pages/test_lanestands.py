@@ -111,7 +111,10 @@ async def test_a_message_is_skipped_only_where_it_is_known_that_the_group_takes_
 async def test_a_blocked_queue_is_counted_beside_the_lanes_that_wait(
     reader: Readings, state: str
 ) -> None:
-    """Law: a standing queue counts as blocked beside a held lane, so the cluster is not healthy; a parked lane goes on by itself."""
+    """Law: a blocked queue is counted, so the cluster is not healthy.
+
+    A held lane is counted too; a parked one goes on by itself.
+    """
     waits = {"group": "shipping", "state": state, "lanes": 1}
     watch = {"examinedAt": 1, "blockedKnown": True, "lanes": [waits], "blocked": [STOOD]}
     reader.status = StatusReport.model_validate({"leader": 1, "term": 1, "watch": watch})

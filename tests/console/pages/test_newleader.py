@@ -60,7 +60,7 @@ async def test_the_first_page_does_not_call_a_cluster_healthy_whose_leader_is_ne
 async def test_the_page_keeps_a_queue_that_nobody_committed_behind(
     committed: int, rows: int
 ) -> None:
-    """Law: an uncommitted standing queue stays on the page, which says that more is unknown."""
+    """Law: a standing queue from before stays on the page until the group commits past it; the page says that more is unknown."""
     reader = Readings(told(known=False).model_copy(update={"kept": told(ROW).blocked}))
     queue = MessageQueue("orders", "broker-a", 0)
     reader.answers["progress"] = {queue: OffsetWrapper(10, committed, 0)}

@@ -69,7 +69,7 @@ async def test_a_page_of_somebody_else_is_no_status(page: Any) -> None:
 
 
 def test_a_group_with_a_leader_is_healthy() -> None:
-    """Followers that follow the leader are well and have caught up."""
+    """Law: with a leader, the followers that follow it are healthy and have caught up."""
     statuses = {1: _status("leader", 1), 2: _status("follower", 1), 3: _status("follower", 1)}
 
     leader, replicas = observe_replicas(_KNOWN, statuses)

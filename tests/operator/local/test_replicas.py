@@ -93,7 +93,7 @@ async def test_a_replica_that_leaves_never_begins_its_group_again(
 async def test_a_new_replica_leaves_the_others_what_they_run_with(
     directory: DataDirectory, ports: int, tmp_path: Path
 ) -> None:
-    """Law: adding a replica does not change how running ones are called, even if the manifests now want it otherwise."""
+    """Law: a new replica does not change how running ones are called (TLS or plain) before their restart."""
     files = make_certificate(make_authority(tmp_path / "tls"), "replica")
 
     def secured(mode: str, replicas: int) -> str:

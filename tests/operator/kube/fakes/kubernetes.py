@@ -82,7 +82,7 @@ class Controllers:
         )
 
     async def _start(self, made: Json, name: str, claims: dict[str, Json]) -> None:
-        """Make a pod and its volume, and let it run."""
+        """Create a pod and its volume, and let it run."""
         meta, template = made["metadata"], made["spec"]["template"]
         number = int(name.rpartition("-")[2])
         label = meta["labels"].get(names.LABEL_GROUP)

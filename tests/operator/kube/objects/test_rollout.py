@@ -78,7 +78,7 @@ def _other(path: str, value: Any) -> Any:
 
 
 def _changed(model: Any, names: tuple[str, ...], value: Any) -> Any:
-    """Return *model* with another value of one field; what fits what does not matter here."""
+    """Return *model* with another value of one field, whether or not it fits to the others."""
     head, *rest = names
     inner = _changed(getattr(model, head), tuple(rest), value) if rest else value
     return model.model_copy(update={head: inner})

@@ -193,7 +193,7 @@ async def test_a_key_that_is_not_the_certificate_s_is_reported(
     guarded = cluster(tls={**TLS, "clientAuth": "Required"})
 
     assert "are not a certificate and its key" in await access.missing_certificate(guarded)
-    await access.admin(guarded)  # trusts nobody until the Secret is right
+    await access.admin(guarded)  # It trusts nobody until the Secret is right.
 
 
 async def test_what_processes_know_each_other_by_is_made_once(

@@ -105,7 +105,7 @@ def test_strict_needs_tls_of_each_listener() -> None:
 
 
 def test_a_host_names_what_its_service_leads_to() -> None:
-    """Law: an advertised host is completed by the name of the group's Service, unless it is an address."""
+    """Law: `{service}` in an advertised host becomes the Service's name; an address stays as it is."""
     made = listener(type="LoadBalancer", advertisedHost="{service}.mq.example.com")
 
     assert made.host_of("shop-0") == "shop-0.mq.example.com"

@@ -125,7 +125,7 @@ async def test_a_secret_of_its_own_that_somebody_changes_replaces_no_pod(
 async def test_certificates_in_files_are_no_certificates_of_pods(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Law: with Enforcing, pods whose certificates are only in files are not made, and the condition says what is missing."""
+    """Law: with Enforcing and certificates only in files no pod is replaced, because new pods would be plain; the condition says so."""
     async with small_cluster(monkeypatch.setattr) as small:
         await evicted(small)
         small.change(tls={"mode": "Permissive", "certificateFile": "a.crt", "keyFile": "a.key"})
