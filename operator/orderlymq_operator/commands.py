@@ -82,7 +82,9 @@ _timeout = click.option(
     help="How long to wait until every change has taken effect.",
 )
 _prune = click.option(
-    "--prune", is_flag=True, help="Remove topics, consumer groups and users that the files do not mention."
+    "--prune",
+    is_flag=True,
+    help="Remove topics, consumer groups and users that the files do not mention.",
 )
 
 

@@ -453,9 +453,7 @@ def test_the_command_prints_a_report_and_exits_with_its_verdict(data_dir: Path) 
     report = json.loads(damaged.output)
     assert report["clean"] is False
     assert {"check", "place", "problem"} == set(report["findings"][0])
-    advice = damaged_text.output.rpartition(
-        "If a majority of the group is healthy without this"
-    )[2]
+    advice = damaged_text.output.rpartition("If a majority of the group is healthy without this")[2]
     assert "move this directory away" in advice
     assert "Otherwise keep the directory" in advice
     assert "docs/howto/lost-majority.md" in advice

@@ -52,7 +52,10 @@ def test_each_action_is_a_change() -> None:
             b'{"action":"add-learner","node":4,"address":"here:%s"}' % (b"9" * 5_000),
             "not host:port",
         ),
-        (b'{"action":"add-learner","node":4,"address":"%s:7000"}' % (b"h." * 128), "a host must have"),
+        (
+            b'{"action":"add-learner","node":4,"address":"%s:7000"}' % (b"h." * 128),
+            "a host must have",
+        ),
         (b'{"action":"add-learner","node":9223372036854775808,"address":"here:1"}', "node"),
         (b'{"action":"remove","node":%s}' % (b"9" * 30), "node"),
         (b'{"action":"remove","node":true}', "int"),

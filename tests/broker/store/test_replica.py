@@ -78,7 +78,9 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     replica.store.write(batch, sync=True)
     replica.close()
 
-    with pytest.raises(FormatTooNew, match="format 2, but this release reads formats up to 1; run the"):
+    with pytest.raises(
+        FormatTooNew, match="format 2, but this release reads formats up to 1; run the"
+    ):
         open_replica(tmp_path, OWNER)
 
 

@@ -105,7 +105,8 @@ ROWS: Final = (
         "updateBrokerConfig -b {broker} -k brokerName -v x", r"CODE: 1 .* follows from the cluster"
     ),
     row(
-        "updateBrokerConfig -b {broker} -k sendMessageThreadPoolNums -v 16", "more broker groups give more"
+        "updateBrokerConfig -b {broker} -k sendMessageThreadPoolNums -v 16",
+        "more broker groups give more",
     ),
     row("updateBrokerConfig -b {broker} -k maxMessageSize -v 0", r"of bytes from 1 to \d+"),
     row("cleanExpiredCQ -b {broker}", "success"),

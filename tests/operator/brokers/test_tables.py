@@ -74,9 +74,7 @@ async def test_a_route_has_the_groups_of_the_queue_list_alone() -> None:
 
 async def test_one_table_that_a_raft_group_refuses_hides_no_other() -> None:
     """Law: if a broker group refuses one table, the others are still read, and conditions have the broker's words."""
-    words = (
-        "the list has more than 16711680 bytes, the limit of a response: request single items"
-    )
+    words = "the list has more than 16711680 bytes, the limit of a response: request single items"
     client = RemotingClient()
     wanted = desired(topic(), group(), replicasPerGroup=1)
     answers: dict[int, Answer] = {

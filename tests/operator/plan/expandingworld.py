@@ -73,7 +73,9 @@ class Broker:
             self.reason,
             (),
             tuple(
-                ObservedBlocker("billing", number, left, f"group billing has {left} left to consume, {who}")
+                ObservedBlocker(
+                    "billing", number, left, f"group billing has {left} left to consume, {who}"
+                )
                 for number, left in self.lag()
             ),
             ("billing",),

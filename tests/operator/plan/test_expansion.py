@@ -37,7 +37,9 @@ def config(queues: int) -> TopicConfig:
 
 
 REQUEST = ExpansionRequest("orders", config(8), LIMIT_MS, PROPAGATION_MS)
-LAG = ObservedBlocker("billing", 1, 3, "group billing has 3 messages of queue 1 left to consume, 1 member online")
+LAG = ObservedBlocker(
+    "billing", 1, 3, "group billing has 3 messages of queue 1 left to consume, 1 member online"
+)
 
 
 def expansion(phase: str = "open", **more: object) -> ObservedExpansion:
@@ -78,7 +80,9 @@ def test_a_growth_begins_with_a_fence_on_every_raft_group() -> None:
 
 def test_a_fence_that_would_be_in_vain_is_not_raised() -> None:
     """Law: no fence is raised if it could not drain (no member online, or too much to consume); the status says why."""
-    away = ObservedBlocker("audit", 0, 1, "group audit has 1 message of queue 0 left to consume, nobody online")
+    away = ObservedBlocker(
+        "audit", 0, 1, "group audit has 1 message of queue 0 left to consume, nobody online"
+    )
     far = ObservedBlocker("billing", 0, LAG_MAX + 1, "group billing lacks many, 1 member online")
     for blocker, part in (
         (away, "no member is online"),

@@ -291,7 +291,9 @@ def test_a_try_that_was_under_way_at_the_cancellation_is_refused(
 
     for refused in (late, batch):
         assert refused.code == 13
-        assert f"was cancelled at {START_MS}, and this attempt was created earlier" in (refused.remark or "")
+        assert f"was cancelled at {START_MS}, and this attempt was created earlier" in (
+            refused.remark or ""
+        )
     shell.pass_time(6_000)
     assert delivered_bodies(shell) == []
     shell.replay()

@@ -64,9 +64,9 @@ def test_one_switch_gives_only_so_many_offsets(
     assert change(topic, "fence").code == 0
     refused.append(switched(topic, "one", "two"))
 
-    assert [
-        (each.code, "add fewer queues" in (each.remark or "")) for each in refused
-    ] == [(1, True)] * 2
+    assert [(each.code, "add fewer queues" in (each.remark or "")) for each in refused] == [
+        (1, True)
+    ] * 2
     assert switched(topic, "one").code == 0
 
 

@@ -285,7 +285,11 @@ async def test_a_replica_that_has_lost_its_log_says_so(make_peer: MakePeer) -> N
         (Identity("C", "other", NodeId(2), Address("h", 1), KEY), 1, "it belongs to group other"),
         (Identity("D", "g", NodeId(2), Address("h", 1), KEY), 1, "of cluster D"),
         (Identity("C", "g", NodeId(2), Address("h", 1), KEY), 3, "it wants to reach node 3"),
-        (Identity("C", "g", NodeId(1), Address("h", 1), KEY), 1, "give each replica its own node_id"),
+        (
+            Identity("C", "g", NodeId(1), Address("h", 1), KEY),
+            1,
+            "give each replica its own node_id",
+        ),
     ],
 )
 async def test_a_wrong_peer_is_refused_with_the_reason(

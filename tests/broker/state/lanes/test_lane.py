@@ -73,7 +73,10 @@ def test_a_record_that_moves_many_lanes_says_how_many(record: Record, moved: int
     ("wanted", "says"),
     [
         (GroupSet(GROUP), "while it has 2 lanes in hand"),
-        (GroupSet(GROUP, concurrency="Key", lane_key_property="K"), "while it has 4 messages left in lanes"),
+        (
+            GroupSet(GROUP, concurrency="Key", lane_key_property="K"),
+            "while it has 4 messages left in lanes",
+        ),
     ],
 )
 def test_a_group_that_may_not_change_yet_hears_what_is_in_the_way(
