@@ -167,7 +167,9 @@ async def test_it_shows_how_it_is(settings: BrokerSettings) -> None:
 async def test_while_a_store_is_replaced_metrics_show_what_is_not_in_it(
     settings: BrokerSettings,
 ) -> None:
-    """Law: while a replica installs a snapshot, metrics still show the replica, but no series of a state that is not there."""
+    """Law: while a replica installs a snapshot, metrics still show the replica,
+    but no series of a state that is not there.
+    """
     async with running(settings) as process:
         await ready(settings)
         process._reporter.close()
@@ -182,7 +184,10 @@ async def test_while_a_store_is_replaced_metrics_show_what_is_not_in_it(
 async def test_no_file_of_the_store_is_asked_for_its_size_on_the_event_loop(
     settings: BrokerSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: the sizes of the store's files are read in a thread. There may be ten thousand files, and a silent leader is replaced."""
+    """Law: the sizes of the store's files are read in a thread.
+
+    There may be ten thousand files, and a silent leader is replaced.
+    """
     own, walkers, scandir = threading.get_ident(), set[int](), os.scandir
 
     def seen(path: os.PathLike[str] | str) -> object:
@@ -217,7 +222,9 @@ async def test_it_shows_the_last_snapshot_that_a_replica_took_over(
 
 
 async def test_a_held_pull_is_answered_before_the_end(settings: BrokerSettings) -> None:
-    """Law: when the broker ends, a held pull is answered with "retry immediately", so that the consumer does not wait for its time-out."""
+    """Law: when the broker ends, a held pull is answered with "retry immediately",
+    so that the consumer does not wait for its time-out.
+    """
     client = RemotingClient()
     async with running(settings):
         await ready(settings)
@@ -251,7 +258,10 @@ async def test_a_held_pull_is_answered_before_the_end(settings: BrokerSettings) 
 async def test_who_fetches_lanes_before_its_heartbeat_speaks_for_its_client(
     settings: BrokerSettings,
 ) -> None:
-    """Law: a client is identified by its lanes fetch even before its heartbeat. Otherwise, after a change of leader, the death of another program with its id would count for it."""
+    """Law: a client is identified by its lanes fetch even before its heartbeat.
+
+    Otherwise, after a change of leader, the death of another program with its id would count for it.
+    """
     one, other = RemotingClient(), RemotingClient()
     heartbeat = msgspec.json.decode(heartbeat_body("10.0.0.1@orders"))
     heartbeat["consumerDataSet"][0]["concurrency"] = "Key"
@@ -285,7 +295,9 @@ async def test_who_fetches_lanes_before_its_heartbeat_speaks_for_its_client(
 async def test_an_unnamed_client_may_be_a_member_that_spoke_from_its_host(
     settings: BrokerSettings,
 ) -> None:
-    """Law: for an unnamed client, only members from the same host are possible; a host counts as the same in its IPv4 and mapped IPv6 form."""
+    """Law: for an unnamed client, only members from the same host are possible;
+    a host counts as the same in its IPv4 and mapped IPv6 form.
+    """
     client = RemotingClient()
     joins = request(RequestCode.HEART_BEAT, {}, heartbeat_body("127.0.0.1@17#1"))
     async with running(settings) as process:
@@ -323,7 +335,9 @@ async def test_an_open_replica_listens_before_it_leads(settings: BrokerSettings)
 async def test_a_leader_that_ends_behind_a_service_passes_on_what_still_comes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: behind a Service, a leader that ends keeps its clients and forwards their requests until the Service can have followed the new leader."""
+    """Law: behind a Service, a leader that ends keeps its clients and forwards their requests until the Service can have
+    followed the new leader.
+    """
     follows_s = 5.0  # In this time two sends arrive, even on a busy machine.
     monkeypatch.setattr(leadership, "SERVICE_FOLLOWS_S", follows_s)
     # A client that is silent so long leaves a follower.
@@ -501,7 +515,9 @@ async def test_an_orderly_end_leaves_nothing_to_apply(settings: BrokerSettings) 
 async def test_at_its_end_the_staged_layer_is_frozen_by_the_loop(
     settings: BrokerSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: only the event loop freezes the staged layer; another thread could freeze half of an entry that is being applied."""
+    """Law: only the event loop freezes the staged layer; another thread could freeze half of an entry that is being
+    applied.
+    """
     threads: list[threading.Thread] = []
     async with running(settings) as process:
         await ready(settings)
@@ -526,7 +542,9 @@ async def test_at_its_end_the_staged_layer_is_frozen_by_the_loop(
 async def test_a_disk_that_hangs_does_not_keep_the_process(
     settings: BrokerSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: at its end the process waits for a hanging disk only for a limited time, then leaves the store as a crash would."""
+    """Law: at its end the process waits for a hanging disk only for a limited time,
+    then leaves the store as a crash would.
+    """
     settings = msgspec.structs.replace(settings, shutdown_max_ms=300)
     answers = threading.Event()
     async with running(settings) as process:

@@ -52,7 +52,9 @@ def test_a_name_of_a_function_holds_errors_of_one_kind(module: str) -> None:
 
 @pytest.mark.parametrize("module", MODULES)
 def test_records_live_elsewhere(module: str) -> None:
-    """Law: records are not in compiled modules: msgspec and pydantic read annotations at run time, which compiled classes keep only in part."""
+    """Law: records are not in compiled modules: msgspec and pydantic read annotations at run time,
+    which compiled classes keep only in part.
+    """
     for node in ast.walk(ast.parse(source_of(module).read_text())):
         if isinstance(node, ast.ClassDef):
             bases = {ast.unparse(base).rsplit(".", 1)[-1] for base in node.bases}
@@ -69,7 +71,9 @@ def test_no_field_has_a_name_that_c_reserves(module: str) -> None:
 
 @pytest.mark.parametrize("module", MODULES)
 def test_no_field_is_annotated_with_a_view(module: str) -> None:
-    """Law: no field of a compiled class is annotated with the builtin `memoryview`, which cannot be looked up; a module alias can."""
+    """Law: no field of a compiled class is annotated with the builtin `memoryview`, which cannot be looked up;
+    a module alias can.
+    """
     for node in ast.walk(ast.parse(source_of(module).read_text())):
         if isinstance(node, ast.ClassDef):
             for field in node.body:
@@ -107,7 +111,9 @@ def test_a_compiled_copy_is_current_until_a_source_changes(tmp_path: Path) -> No
 
 
 def test_a_copy_is_of_the_sources_that_filled_it(capsys: pytest.CaptureFixture[str]) -> None:
-    """Law: `make compiled` takes the digest of the sources before it copies them, so that an edit during the copy makes the copy outdated."""
+    """Law: `make compiled` takes the digest of the sources before it copies them,
+    so that an edit during the copy makes the copy outdated.
+    """
     PROGRAM.main(["--digest"])
     assert capsys.readouterr().out.strip() == PROGRAM.digest()
 

@@ -38,7 +38,7 @@ def test_no_rule_is_for_a_method_that_is_gone(name: str) -> None:
 
 
 def test_the_page_shows_the_tables() -> None:
-    """`python -m tests.client.parity.table` writes them again."""
+    """Law: the page has the code's tables; `python -m tests.client.parity.table` writes them again."""
     page = PAGE.read_text()
 
     assert page[page.index(MARK) :] == text()

@@ -100,7 +100,9 @@ def test_what_does_not_exist_ends_with_code_3(group: Group) -> None:
 async def test_concurrent_failures_come_back_and_end_as_dead_letters(
     group: Group, admin: AdminClient
 ) -> None:
-    """Law: failed concurrent messages are returned, redelivered, become dead letters and can be sent again (RTY-02, RTY-03, RTY-16)."""
+    """Law: failed concurrent messages are returned, redelivered, become dead letters and can be sent again (RTY-02,
+    RTY-03, RTY-16).
+    """
     await admin.create_topic("mail", queues=2)
     seen: list[tuple[str, int]] = []
 
@@ -174,7 +176,9 @@ async def test_an_ordered_poison_message_is_dead_lettered_immediately(
 
 
 async def test_pull_and_lite_pull_read_what_was_sent(group: Group, admin: AdminClient) -> None:
-    """Law: pull and lite pull read all messages, with every status, seek, commit and time search (PUL-02 to PUL-05, PUL-14)."""
+    """Law: pull and lite pull read all messages, with every status, seek, commit and time search (PUL-02 to PUL-05,
+    PUL-14).
+    """
     await admin.create_topic("log", queues=2)
     async with Producer("p", group.name_server_address) as producer:
         batch = [
@@ -213,7 +217,9 @@ async def test_pull_and_lite_pull_read_what_was_sent(group: Group, admin: AdminC
 
 
 async def test_order_is_kept_while_the_leader_is_killed(tmp_path: Path) -> None:
-    """Law: while the leader is killed, the acknowledged order per key is the delivered order; nothing is lost or doubled (ORD-08, SND-09)."""
+    """Law: while the leader is killed, the acknowledged order per key is the delivered order;
+    nothing is lost or doubled (ORD-08, SND-09).
+    """
     group = Group(tmp_path / "three")
     try:
         group.start()
@@ -249,7 +255,9 @@ MEMBER = textwrap.dedent(
 async def test_the_queues_of_a_killed_process_are_taken_over_immediately(
     group: Group, admin: AdminClient
 ) -> None:
-    """Law: the queues of a killed process are taken over immediately, also if it has an instance name and just joined (LCK-13)."""
+    """Law: the queues of a killed process are taken over immediately,
+    also if it has an instance name and just joined (LCK-13).
+    """
     await admin.create_topic("jobs", queues=1, ordered=True)
     leader = group.wait_for_leader()
     await asyncio.to_thread(group.wait_for_status, leader, identified_clients=0)

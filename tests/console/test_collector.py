@@ -162,7 +162,9 @@ async def test_a_broker_group_that_hangs_takes_no_turns_of_another_one(clock: Cl
 async def test_who_waits_for_a_turn_at_a_broker_group_that_hangs_learns_so(
     clock: Clock, answers: bool
 ) -> None:
-    """Law: questions that wait for a hanging broker group fail with it and are not sent one by one; if one was answered, others are sent."""
+    """Law: questions that wait for a hanging broker group fail with it and are not sent one by one; if one was answered,
+    others are sent.
+    """
     collector, lets = Collector(clock=clock), asyncio.Event()
     asked = 0
 
@@ -191,7 +193,9 @@ async def test_who_waits_for_a_turn_at_a_broker_group_that_hangs_learns_so(
 
 
 async def test_while_somebody_is_silent_nobody_waits_for_it_again(clock: Clock) -> None:
-    """Law: while a broker is silent its failure is the answer for some seconds, and the next question is sent without anybody waiting."""
+    """Law: while a broker is silent its failure is the answer for some seconds,
+    and the next question is sent without anybody waiting.
+    """
     collector, broker = Collector(clock=clock), Broker()
     broker.lets.clear()
     first = await collector.read("status", broker.ask, timeout_s=0.01)

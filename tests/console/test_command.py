@@ -84,7 +84,9 @@ def test_without_its_libraries_it_says_what_to_install() -> None:
 @pytest.mark.cluster
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_prints_a_link_that_signs_in_and_ends_with_a_signal(number: signal.Signals) -> None:
-    """Law: the command prints a link that signs in, serves until a signal, and idle callers do not delay its end; the cluster may be away."""
+    """Law: the command prints a link that signs in, serves until a signal, and idle callers do not delay its end;
+    the cluster may be away.
+    """
     command = [sys.executable, "-m", "orderlymq_console", "--listen", "127.0.0.1:0"]
     command += ["--name-server", "127.0.0.1:1"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

@@ -129,7 +129,9 @@ def test_what_is_older_than_an_hour_is_left_out() -> None:
 
 
 def test_nothing_takes_a_change_of_leader_away() -> None:
-    """Law: many changes of members take one row, so they never push a change of leader out; what was dropped is named by its time."""
+    """Law: many changes of members take one row, so they never push a change of leader out;
+    what was dropped is named by its time.
+    """
     clock = Clock()
     journal = Journal(clock)
     journal.note("a", status(members=10))
@@ -152,7 +154,9 @@ def test_nothing_takes_a_change_of_leader_away() -> None:
 
 
 def test_a_start_is_reported_once_and_each_start_is_reported() -> None:
-    """Law: each start is reported once: small differences in its computed time are the same start, as is a leader that comes back."""
+    """Law: each start is reported once: small differences in its computed time are the same start,
+    as is a leader that comes back.
+    """
     clock = Clock()
     journal = Journal(clock)
     begin_ms = int(clock.now_s * 1000)
@@ -196,7 +200,9 @@ def test_locks_change_hands_and_those_that_were_not_seen_are_counted() -> None:
 
 
 def test_a_key_that_stood_and_stands_no_more_went_on() -> None:
-    """Law: a standing key begins at its broker's time and ends at the look that misses it, unless that look saw only a part."""
+    """Law: a standing key begins at its broker's time and ends at the look that misses it,
+    unless that look saw only a part.
+    """
     clock = Clock()
     journal = Journal(clock)
     since_ms = int(clock.now_s * 1000) - 60_000

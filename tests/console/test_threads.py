@@ -48,7 +48,9 @@ task Task-1
     ],
 )
 def test_threads_that_wait_for_work_are_not_busy(stacks: str, group: str, busy: int) -> None:
-    """Law: threads that wait for work are not busy, and only the group's own count; older clients do not distinguish groups."""
+    """Law: threads that wait for work are not busy, and only the group's own count;
+    older clients do not distinguish groups.
+    """
     assert busy_threads(stacks, group, is_cut=False) == Figure(value=busy)
 
 

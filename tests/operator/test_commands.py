@@ -229,7 +229,9 @@ def dying_broker(stub_brokers: None, monkeypatch: pytest.MonkeyPatch, tmp_path: 
 def test_what_cannot_come_up_is_said_after_the_time_out(
     directory: DataDirectory, manifest: Path
 ) -> None:
-    """Law: a cluster that cannot come up (its broker dies) gives exit code 1 after the timeout, with the reason and the logs' place."""
+    """Law: a cluster that cannot come up (its broker dies) gives exit code 1 after the timeout,
+    with the reason and the logs' place.
+    """
     result = _run(
         "up", "-f", str(manifest), "--detach", "--data-dir", str(directory), "--timeout", "10"
     )

@@ -65,7 +65,9 @@ def _is_refused_plain(port: int, words: bytes) -> bool:
 def test_a_running_cluster_is_encrypted_and_opened_again(
     directory: Path, ports: int, tmp_path: Path
 ) -> None:
-    """Law: a running cluster is encrypted and opened again step by step; after each step all clients of that mode are served."""
+    """Law: a running cluster is encrypted and opened again step by step;
+    after each step all clients of that mode are served.
+    """
     manifest = tmp_path / "cluster.yaml"
     secured = _secured(ports, tmp_path / "tls")
     place = ("--data-dir", str(directory), "--output", "json")
@@ -88,7 +90,9 @@ def test_a_running_cluster_is_encrypted_and_opened_again(
 def test_replicas_pages_and_demo_work_where_tls_and_accounts_are_enforced(
     directory: Path, ports: int, tmp_path: Path
 ) -> None:
-    """Law: replicas, pages and demo work with enforced TLS and accounts, after the leader's death and with a new CA's certificates."""
+    """Law: replicas, pages and demo work with enforced TLS and accounts,
+    after the leader's death and with a new CA's certificates.
+    """
     manifest = tmp_path / "cluster.yaml"
     manifest.write_text(_secured(ports, tmp_path / "tls"))
     place = ("--data-dir", str(directory), "--output", "json")

@@ -129,7 +129,9 @@ def test_compaction_spares_what_follows_a_snapshot_while_it_is_put_in_place() ->
 
 
 def test_reports_about_a_peer_that_is_not_meant_change_nothing() -> None:
-    """Law: the leader ignores reports about a node that is no peer, about a snapshot that it is not sending, and that a peer which gets a snapshot is unreachable."""
+    """Law: the leader ignores reports about a node that is no peer, about a snapshot that it is not sending,
+    and that a peer which gets a snapshot is unreachable.
+    """
     replica = solo()
     lead(replica)
     for index in range(1, 4):

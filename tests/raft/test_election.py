@@ -71,7 +71,9 @@ def ticks_until(replica: Replica, role: Role) -> int:
 def test_a_learner_runs_only_when_a_candidate_lacks_what_it_has(
     kind: type[PreVote] | type[Vote], last: tuple[int, int], recovering: bool, runs: bool
 ) -> None:
-    """Law: a learner campaigns only if a candidate lacks entries that the learner has and the learner may be trusted; this ends a deadlock."""
+    """Law: a learner campaigns only if a candidate lacks entries that the learner has and the learner may be trusted;
+    this ends a deadlock.
+    """
     replica = learner(recovering=recovering)
     say(replica, asks(kind, last))
 
@@ -364,7 +366,9 @@ def test_an_election_without_a_result_in_time_is_lost() -> None:
 
 @pytest.mark.parametrize(("node", "waits"), [(ME, TICKS + 1), (OTHER, TICKS + 3)])
 def test_those_whose_leader_is_gone_run_one_after_the_other(node: NodeId, waits: int) -> None:
-    """Law: when a leader is gone, voters campaign in turn: the first a tick after stickiness ends, each other one two ticks later."""
+    """Law: when a leader is gone, voters campaign in turn: the first a tick after stickiness ends,
+    each other one two ticks later.
+    """
     config = Config(node, election_ticks=TICKS)
     replica = Replica(config, Membership(VOTERS), lambda below: below - 1)
     replica.start()

@@ -64,7 +64,9 @@ def test_an_append_below_the_commit_index_is_answered_with_what_is_certain() -> 
 
 
 def test_a_refusal_names_the_last_index_that_can_be_equal() -> None:
-    """Law: a refusal hints at the last entry that may be equal: not of a later term than the leader's, not below the commit index."""
+    """Law: a refusal hints at the last entry that may be equal: not of a later term than the leader's,
+    not below the commit index.
+    """
     replica = solo(1, 1, 2, 4, 4, commit=1)
 
     sent = say(replica, append(5, (5, 3)))
@@ -170,7 +172,9 @@ def test_a_snapshot_brings_its_membership() -> None:
 
 
 def test_a_snapshot_of_a_former_leader_is_installed() -> None:
-    """Law: a former leader's snapshot is installed because it holds only committed entries; the answer names the newer term."""
+    """Law: a former leader's snapshot is installed because it holds only committed entries;
+    the answer names the newer term.
+    """
     replica = solo(1, 1, 1)
     say(replica, heartbeat(4))
     meta = SnapshotMeta(Index(3), Term(2), Membership(frozenset({ME, OTHER})))
@@ -187,7 +191,9 @@ def test_a_snapshot_of_a_former_leader_is_installed() -> None:
 
 
 def test_a_former_leaders_snapshot_of_what_the_log_holds_keeps_what_follows() -> None:
-    """Law: a former leader's snapshot keeps the entries behind it, because the present leader counts on their acknowledgement."""
+    """Law: a former leader's snapshot keeps the entries behind it, because the present leader counts on their
+    acknowledgement.
+    """
     replica = solo(1, 2, 2)
     say(replica, heartbeat(4))
     meta = SnapshotMeta(Index(2), Term(2), Membership(VOTERS))

@@ -27,7 +27,9 @@ class TestLease:
     """How long a leader answers reads without asking its voters."""
 
     def test_a_lease_lasts_less_than_the_stickiness_it_rests_on(self) -> None:
-        """Law: a lease begins when the heartbeat is sent, not when it is answered, and ends before the voters' stickiness (6.4.1)."""
+        """Law: a lease begins when the heartbeat is sent, not when it is answered,
+        and ends before the voters' stickiness (6.4.1).
+        """
         replica = solo(lease_reads=True)
         lead(replica)
         say(replica, ack(replica, 1))
@@ -50,7 +52,9 @@ class TestLease:
     def test_a_lease_lasts_no_longer_than_those_who_answered_stick(
         self, peer: int | None, other: int, ticks: int
     ) -> None:
-        """Law: a lease ends with the shortest stickiness of the voters that answered; while a setting is rolled out, it may be shorter than the leader's."""
+        """Law: a lease ends with the shortest stickiness of the voters that answered; while a setting is rolled out,
+        it may be shorter than the leader's.
+        """
         replica = solo(lease_reads=True)
         replica.node.note_stickiness(OTHER, other)
         replica.node.note_stickiness(PEER, peer or 0)
@@ -72,7 +76,9 @@ class TestLease:
     def test_a_lease_ends_in_time_where_clocks_differ_by_a_hundredth(
         self, election_ticks: int
     ) -> None:
-        """Law: a lease ends early enough if a voter's clock is 1 % fast and the voter heard the leader at the end of its tick."""
+        """Law: a lease ends early enough if a voter's clock is 1 % fast and the voter heard the leader at the end of its
+        tick.
+        """
         replica = solo(lease_reads=True, election_ticks=election_ticks, heartbeat_ticks=1)
         lead(replica)
         say(replica, ack(replica, 1))
@@ -90,7 +96,9 @@ class TestLease:
         assert lasted >= 0.98 * election_ticks - 2
 
     def test_a_lease_rests_on_the_voters_of_the_present_membership(self) -> None:
-        """Law: a membership change ends the lease; the next one rests on answers of the new voters and on their stickiness."""
+        """Law: a membership change ends the lease; the next one rests on answers of the new voters and on their
+        stickiness.
+        """
         replica = solo(lease_reads=True, election_ticks=5 * ELECTION_TICKS)
         replica.node.note_stickiness(PEER, 5 * ELECTION_TICKS)
         replica.node.note_stickiness(OTHER, ELECTION_TICKS)
@@ -118,7 +126,9 @@ class TestLease:
         assert lasted == ELECTION_TICKS - 2
 
     def test_a_lease_rests_on_a_majority_that_sticks(self) -> None:
-        """Law: a lease needs a majority of voters that stick; one voter with unknown or shorter stickiness does not prevent it."""
+        """Law: a lease needs a majority of voters that stick; one voter with unknown or shorter stickiness does not
+        prevent it.
+        """
         replica = solo(lease_reads=True)
         replica.node.note_stickiness(PEER, 0)
         lead(replica)

@@ -38,7 +38,9 @@ def opened(*terms: int, commit: int = 0, applied: int = 0) -> RaftLog:
 def test_the_search_for_a_term_finds_what_a_walk_finds(
     terms: list[int], one: int, other: int, wanted: int
 ) -> None:
-    """Law: the search finds the highest index of the range whose term is at most the wanted one, else the start of the range."""
+    """Law: the search finds the highest index of the range whose term is at most the wanted one,
+    else the start of the range.
+    """
     log = opened(*terms)
     low, high = sorted((min(one, len(terms)), min(other, len(terms))))
     fitting = [index for index in range(low, high + 1) if log.term(Index(index)) <= wanted]
@@ -148,7 +150,9 @@ def test_a_read_stops_at_its_size() -> None:
 
 
 def test_a_snapshot_answers_for_its_own_index_before_it_is_durable() -> None:
-    """Law: a snapshot that is not durable yet already answers the term of its index; all entries below it count as compacted."""
+    """Law: a snapshot that is not durable yet already answers the term of its index;
+    all entries below it count as compacted.
+    """
     log = opened(1, 1)
     meta = SnapshotMeta(Index(9), Term(3), Membership())
 

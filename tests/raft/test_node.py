@@ -168,7 +168,9 @@ def test_a_follower_names_the_leader_instead_of_forwarding() -> None:
 
 
 def test_uncommitted_bytes_are_bounded() -> None:
-    """Law: uncommitted bytes are limited, so that a leader without followers does not fill its memory; one proposal always fits."""
+    """Law: uncommitted bytes are limited, so that a leader without followers does not fill its memory;
+    one proposal always fits.
+    """
     replica = solo(uncommitted_bytes_max=10)
     lead(replica)
     say(replica, ack(replica, 1))
@@ -215,7 +217,7 @@ def test_a_newcomer_without_a_membership_never_runs() -> None:
 
 
 def test_a_lone_voter_commits_as_soon_as_its_disk_is_done() -> None:
-    """No message is needed."""
+    """Law: a single voter commits as soon as its own disk is done, without a message."""
     storage = MemoryLogStorage(Membership(frozenset({ME})))
     node = Node(Config(ME), storage, applied=Index(0), random_below=lambda _: 0)
     node.campaign()
@@ -243,7 +245,7 @@ def test_a_leader_sends_commits_immediately_when_configured_to() -> None:
 
 
 def test_status_shows_how_the_group_stands() -> None:
-    """Each member's lag, the leader's own included."""
+    """Law: a status has each member's lag, the leader's own included."""
     replica = solo()
     lead(replica)
     say(replica, ack(replica, 1))
@@ -316,7 +318,9 @@ def test_a_read_is_answered_once() -> None:
 
 @pytest.mark.parametrize("lease_reads", [False, True])
 def test_a_lease_is_valid_where_it_is_set_and_a_majority_has_answered(lease_reads: bool) -> None:
-    """Law: a lease needs the setting and a majority of answers; without the setting voters promise no stickiness after a restart."""
+    """Law: a lease needs the setting and a majority of answers; without the setting voters promise no stickiness after a
+    restart.
+    """
     replica = solo(lease_reads=lease_reads)
     for _ in range(replica.config.election_ticks):
         replica.tick()
@@ -406,7 +410,9 @@ def test_a_round_trip_that_was_not_measured_is_none() -> None:
 
 
 def test_who_joins_hears_everybody_and_a_member_its_leader() -> None:
-    """Law: a replica without a membership hears every node; a member also hears its leader, which may have been added since."""
+    """Law: a replica without a membership hears every node; a member also hears its leader,
+    which may have been added since.
+    """
     fourth, stranger = NodeId(4), NodeId(9)
     joining, member = solo(voters=frozenset({PEER, OTHER})), solo()
     say(joining, heartbeat(1))
@@ -420,7 +426,9 @@ def test_who_joins_hears_everybody_and_a_member_its_leader() -> None:
 
 
 def test_what_is_committed_at_the_start_is_settled() -> None:
-    """Law: at the start the newest membership that the hard state calls committed is the only one, even if it is not applied yet."""
+    """Law: at the start the newest membership that the hard state calls committed is the only one,
+    even if it is not applied yet.
+    """
     grown = Membership(VOTERS, frozenset({NodeId(4)}))
     storage = MemoryLogStorage(Membership(VOTERS))
     storage.append([entry(1, 1), Entry(Term(1), Index(2), grown.encode(), EntryKind.CONFIG)])

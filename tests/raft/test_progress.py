@@ -100,7 +100,9 @@ def test_old_refusals_mean_nothing() -> None:
 
 
 def test_a_peer_that_denies_what_it_acknowledged_counts_for_nothing() -> None:
-    """Law: if a peer denies what it acknowledged, its disk was replaced: match returns to 0, so that it counts for no majority."""
+    """Law: if a peer denies what it acknowledged, its disk was replaced: match returns to 0,
+    so that it counts for no majority.
+    """
     progress = replicating(4, 6)
 
     assert progress.reject(Index(4), Index(1))
@@ -110,7 +112,9 @@ def test_a_peer_that_denies_what_it_acknowledged_counts_for_nothing() -> None:
 
 
 def test_a_probe_goes_back_at_least_one_step_and_never_behind_match() -> None:
-    """Law: after each refusal a probe goes back at least one step, but never behind match, so that probing ends for any hint."""
+    """Law: after each refusal a probe goes back at least one step, but never behind match,
+    so that probing ends for any hint.
+    """
     far = probing(9, match=3)
     far.reject(Index(8), Index(8))
     near = probing(9, match=3)
@@ -157,7 +161,9 @@ def test_a_refusal_whose_hint_is_what_was_acknowledged_denies_nothing() -> None:
 
 
 def test_who_is_sent_a_snapshot_denies_nothing() -> None:
-    """Law: a refusal during a snapshot does not reset match: the snapshot replaces what the disk lost, and a probe follows it."""
+    """Law: a refusal during a snapshot does not reset match: the snapshot replaces what the disk lost,
+    and a probe follows it.
+    """
     progress = replicating(4)
     progress.become_snapshot(SnapshotMeta(Index(20), Term(1), Membership()))
 
@@ -176,7 +182,9 @@ def test_a_pipeline_begins_behind_what_is_certain() -> None:
 
 
 def test_an_answer_of_a_peer_that_lost_its_log_counts_for_no_round() -> None:
-    """Law: a peer that lost its log counts for no commit and no read until a later round proves that it voted for no other candidate."""
+    """Law: a peer that lost its log counts for no commit and no read until a later round proves that it voted for no
+    other candidate.
+    """
     progress = probing(9, match=3)
     progress.acked_round = 5
     counted = [(progress.counted_round, progress.counted_match)]

@@ -14,7 +14,7 @@ ballots = st.dictionaries(st.integers(1, 9), st.booleans())
 def test_committed_is_the_highest_index_that_a_majority_has(
     voters: frozenset[int], acked: dict[int, int]
 ) -> None:
-    """An index is committed exactly when more than half of the voters have reached it."""
+    """Law: an index is committed exactly when more than half of the voters have reached it."""
     reached = [
         index
         for index in range(21)
@@ -51,7 +51,9 @@ def test_two_majorities_share_a_voter(
 def test_majorities_of_neighbouring_memberships_share_a_voter(
     voters: frozenset[int], newcomer: int
 ) -> None:
-    """Law: majorities of two memberships that differ by one server share a voter, so no joint consensus is needed (thesis 4.1)."""
+    """Law: majorities of two memberships that differ by one server share a voter,
+    so no joint consensus is needed (thesis 4.1).
+    """
     grown = voters | {newcomer}
     smallest = len(voters) // 2 + 1 + len(grown) // 2 + 1
 

@@ -52,7 +52,9 @@ def test_only_the_like_elect_each_other(is_recovering: bool, candidate_is_recove
 
 
 def test_who_forgot_and_has_a_part_again_votes_for_nobody_and_does_not_stand() -> None:
-    """Law: a recovering replica with more than opening entries in its log neither votes nor campaigns, because its raft group has begun already."""
+    """Law: a recovering replica with more than opening entries in its log neither votes nor campaigns,
+    because its raft group has begun already.
+    """
     replica = solo(1, 1)
     replica.node.set_recovering(recovering=True)
 
@@ -74,7 +76,9 @@ def solo_recovering(*entries: Entry) -> Replica:
 
 
 def test_the_first_leader_names_no_commit_index_until_it_founds_the_group() -> None:
-    """Law: the first leader sends no commit index until it ends recovery, because a commit index tells peers that the raft group has begun."""
+    """Law: the first leader sends no commit index until it ends recovery,
+    because a commit index tells peers that the raft group has begun.
+    """
     replica = solo()
     replica.node.set_recovering(recovering=True)
     lead(replica)
@@ -88,7 +92,9 @@ def test_the_first_leader_names_no_commit_index_until_it_founds_the_group() -> N
 
 
 def test_a_group_that_has_not_begun_changes_no_membership() -> None:
-    """Law: no membership change before the raft group has begun: with more than opening entries, a restarted replica would never vote."""
+    """Law: no membership change before the raft group has begun: with more than opening entries,
+    a restarted replica would never vote.
+    """
     replica = solo()
     replica.node.set_recovering(recovering=True)
     lead(replica)
@@ -122,7 +128,9 @@ def test_a_leader_names_no_commit_index_before_it_has_committed_of_its_own() -> 
 
 
 def test_who_lost_its_log_counts_when_the_others_confirm_the_leader() -> None:
-    """Law: the commit, the lease and entries exclude a peer that lost its log until a majority of the other voters has confirmed the leader."""
+    """Law: the commit, the lease and entries exclude a peer that lost its log until a majority of the other voters has
+    confirmed the leader.
+    """
     replica = solo(voters=FIVE)
     lead(replica, (PEER, OTHER))
     term = replica.node.term
@@ -176,7 +184,9 @@ def test_a_leader_that_is_the_majority_needs_nobody_to_confirm_it() -> None:
 
 
 def test_where_most_have_lost_their_logs_all_must_answer() -> None:
-    """Law: if most voters lost their logs, all must answer the leader; then no other leader can exist, and the remaining log is copied."""
+    """Law: if most voters lost their logs, all must answer the leader; then no other leader can exist,
+    and the remaining log is copied.
+    """
     replica = solo()
     lead(replica)
     term = replica.node.term
@@ -216,7 +226,9 @@ def test_a_leader_whom_all_answer_leads_on_though_most_have_lost_their_logs() ->
 
 
 def test_a_membership_that_is_not_committed_leaves_out_nobody_who_may_lead() -> None:
-    """Law: a voter whose removal is not committed must still answer, because the peer that lost its log may have elected it."""
+    """Law: a voter whose removal is not committed must still answer,
+    because the peer that lost its log may have elected it.
+    """
     replica = solo()
     lead(replica)
     term = replica.node.term
@@ -236,7 +248,9 @@ def test_a_membership_that_is_not_committed_leaves_out_nobody_who_may_lead() -> 
 def test_who_is_being_removed_says_that_it_followed_nobody_else(
     is_lost_with_its_disk: bool,
 ) -> None:
-    """Law: until its removal is committed, a voter is asked whether it follows this leader, but is sent no entries: it might elect another leader."""
+    """Law: until its removal is committed, a voter is asked whether it follows this leader, but is sent no entries:
+    it might elect another leader.
+    """
     replica = solo()
     lead(replica)
     term = replica.node.term
@@ -293,7 +307,9 @@ def test_a_leader_that_is_being_removed_answers_itself() -> None:
 
 
 def test_nobody_is_removed_while_most_who_would_stay_are_away() -> None:
-    """Law: a removal is refused while most remaining voters are away; it could not be committed, and never would be if one of them lost its log."""
+    """Law: a removal is refused while most remaining voters are away; it could not be committed,
+    and never would be if one of them lost its log.
+    """
     replica = Replica(
         Config(ME, election_ticks=5, check_quorum=True),
         Membership(frozenset({ME, PEER, OTHER})),
@@ -317,7 +333,9 @@ def test_nobody_is_removed_while_most_who_would_stay_are_away() -> None:
 
 
 def test_the_membership_does_not_change_while_who_lost_its_log_does_not_count() -> None:
-    """Law: no voter is removed while one that lost its log does not count, because the leader needs the others to confirm it."""
+    """Law: no voter is removed while one that lost its log does not count,
+    because the leader needs the others to confirm it.
+    """
     replica = solo()
     lead(replica)
     say(replica, ack(replica, 1), ack(replica, 1, OTHER))

@@ -129,7 +129,9 @@ def test_a_peer_that_has_everything_is_asked_nothing() -> None:
 
 
 def test_a_peer_whose_connection_broke_is_asked_though_nothing_is_missing() -> None:
-    """Law: after its connection broke, a peer gets an empty append even if it lacks nothing: it may have restarted, and learns the commit index from appends first."""
+    """Law: after its connection broke, a peer gets an empty append even if it lacks nothing: it may have restarted,
+    and learns the commit index from appends first.
+    """
     replica = leader()
     replica.node.report_unreachable(PEER)
     beat(replica)
@@ -143,7 +145,9 @@ def test_a_peer_whose_connection_broke_is_asked_though_nothing_is_missing() -> N
 
 
 def test_a_peer_that_has_a_former_leaders_entries_again_gets_the_right_ones() -> None:
-    """Law: a peer that lost acknowledged entries in a power failure, and holds a former leader's again, is sent the right ones."""
+    """Law: a peer that lost acknowledged entries in a power failure, and holds a former leader's again,
+    is sent the right ones.
+    """
     replica = solo(1, 1)
     lead(replica)
     term = replica.node.term
@@ -227,7 +231,9 @@ def test_what_a_probe_has_lost_follows_the_answer_to_its_question() -> None:
 
 
 def test_a_leader_that_steps_down_sends_its_commit_index_to_all() -> None:
-    """Law: a leader that steps down sends its commit index to all and asks the voter with the most complete log to campaign."""
+    """Law: a leader that steps down sends its commit index to all and asks the voter with the most complete log to
+    campaign.
+    """
     replica = leader()
     replica.node.propose(b"a")
     work(replica)
@@ -265,7 +271,9 @@ def test_a_silent_peer_is_sent_no_snapshot() -> None:
 
 
 def test_a_read_that_came_before_the_first_commit_leaves_with_it() -> None:
-    """Law: a read that waits for the leader's first commit is confirmed from that moment on, not from the next heartbeat interval."""
+    """Law: a read that waits for the leader's first commit is confirmed from that moment on,
+    not from the next heartbeat interval.
+    """
     replica = solo()
     lead(replica)
     replica.node.read_index(7)
@@ -348,7 +356,9 @@ def eager() -> Replica:
 
 
 def test_who_confirms_late_hears_what_is_committed_with_the_next_heartbeat() -> None:
-    """Law: an acknowledgement that commits nothing causes no message and no empty turn; the next heartbeat brings the commit index."""
+    """Law: an acknowledgement that commits nothing causes no message and no empty turn;
+    the next heartbeat brings the commit index.
+    """
     replica = eager()
 
     assert not say(replica, ack(replica, 1, OTHER))
@@ -452,7 +462,9 @@ def test_a_peer_that_went_away_is_sent_no_snapshot() -> None:
 
 
 def test_a_snapshot_that_is_not_there_yet_is_asked_for_with_each_heartbeat() -> None:
-    """Law: the leader asks the store for a missing snapshot with each heartbeat, not with each turn, because making one is expensive."""
+    """Law: the leader asks the store for a missing snapshot with each heartbeat, not with each turn,
+    because making one is expensive.
+    """
     replica = leader()
     replica.storage.compact(Index(4))
     asked: list[int] = []

@@ -166,7 +166,9 @@ def test_a_leader_begins_with_clocks_at_zero_and_the_tick_of_its_election() -> N
 
 
 def test_a_leader_that_tracks_itself_again_has_answered_every_round() -> None:
-    """Law: a leader that becomes a voter again counts as having answered every round, because it sends itself no heartbeats."""
+    """Law: a leader that becomes a voter again counts as having answered every round,
+    because it sends itself no heartbeats.
+    """
     state = busy_leader()
 
     state.track(ME, Index(1))

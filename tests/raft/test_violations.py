@@ -177,7 +177,9 @@ def test_who_was_removed_is_heard_until_that_is_committed(message: Message) -> N
 
 
 def test_a_leader_of_an_earlier_term_breaks_no_rule() -> None:
-    """Law: an append of a leader of an earlier term is no violation, even if others have committed different entries: that leader may have been paused."""
+    """Law: an append of a leader of an earlier term is no violation, even if others have committed different entries:
+    that leader may have been paused.
+    """
     replica = follower()
 
     answers = say(replica, append((1, 1), entry(2, 1), entry(3, 1), term=1, sender=OTHER))
@@ -186,7 +188,9 @@ def test_a_leader_of_an_earlier_term_breaks_no_rule() -> None:
 
 
 def test_a_member_that_the_log_does_not_know_yet_is_heard_when_no_leader_is() -> None:
-    """Law: without a leader, a node that the log does not know as a member is heard, because this replica's log may lag (thesis 4.1)."""
+    """Law: without a leader, a node that the log does not know as a member is heard,
+    because this replica's log may lag (thesis 4.1).
+    """
     replica = follower()
     for _ in range(replica.node.election_ticks):
         replica.node.tick()

@@ -56,7 +56,9 @@ def test_an_excess_is_named_with_what_to_do() -> None:
     ids=["groups", "subscriptions", "producers"],
 )
 def test_a_heartbeat_with_too_many_parts_is_refused(body: dict[str, Any]) -> None:
-    """Law: a heartbeat with too many parts is refused, because each part takes time at every heartbeat and log space when it changes."""
+    """Law: a heartbeat with too many parts is refused, because each part takes time at every heartbeat and log space when
+    it changes.
+    """
     with pytest.raises(ModelError, match="divide them over several clients"):
         read_heartbeat(fastjson.dumps({"clientID": "c", **body}))
 

@@ -43,7 +43,9 @@ def pass_time(shell: Shell, ms: int) -> None:
 
 
 def test_an_offset_that_is_committed_again_and_again_is_proposed_once(busy: Shell) -> None:
-    """Law: a client repeats an offset every five seconds until it is stored; only the last of them waits for the next proposal."""
+    """Law: a client repeats an offset every five seconds until it is stored;
+    only the last of them waits for the next proposal.
+    """
     for offset in (1, 2, *[3] * 10):
         busy.submit(15, commit_ext(offset), oneway=True)
         pass_time(busy, 200)

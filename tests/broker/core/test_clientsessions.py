@@ -56,7 +56,9 @@ def test_producers_are_those_that_the_last_heartbeats_name(
 
 
 def test_connections_of_other_groups_are_not_looked_at() -> None:
-    """Law: only connections of the wanted producer group are read: there may be tens of thousands, and callers ask twice a second."""
+    """Law: only connections of the wanted producer group are read: there may be tens of thousands,
+    and callers ask twice a second.
+    """
     sessions = Sessions()
     for number, group in enumerate("aab", 1):
         session = sessions.identify(Peer(number, "192.0.2.1", number, f"account{number}"), "x")

@@ -146,7 +146,10 @@ def test_an_entry_stays_far_below_a_frame() -> None:
 
 
 def test_a_small_batch_that_would_be_a_huge_entry_is_refused_by_name(shell: Shell) -> None:
-    """Law: a batch that would become a huge entry is refused. Here 80 KB on the wire (2 300 empty messages, 30 KB of common properties) make 69 MB in the log."""
+    """Law: a batch that would become a huge entry is refused.
+
+    Here 80 KB on the wire (2 300 empty messages, 30 KB of common properties) make 69 MB in the log.
+    """
     create(shell, ORDERS)
     body = encode_batch([BatchEntry(0, b"", b"")] * 2_300)
     ext = send_ext("orders", "k\x01" + "v" * 30_000, m="true")
@@ -379,7 +382,10 @@ def test_what_was_given_and_never_applied_is_given_again_by_the_next_leadership(
 
 
 def test_a_commit_whose_topic_goes_meanwhile_leaves_its_half_open(shell: Shell) -> None:
-    """Law: if the topic is deleted before the commit, the half message stays open and the producer gets an error. When the topic is back, a commit delivers it."""
+    """Law: if the topic is deleted before the commit, the half message stays open and the producer gets an error.
+
+    When the topic is back, a commit delivers it.
+    """
     with_orders(shell)
     half = begin(shell)
     shell.run([Propose([TopicDeleted("orders")])])
@@ -461,7 +467,9 @@ MESSAGES = st.fixed_dictionaries(
 def test_what_is_admitted_is_applied_and_what_is_refused_leaves_no_trace(
     work: list[list[Any]], entries_of: int
 ) -> None:
-    """Law: every replica can decode and apply what was admitted, with the offsets that were given; a refusal leaves nothing uncommitted."""
+    """Law: every replica can decode and apply what was admitted, with the offsets that were given;
+    a refusal leaves nothing uncommitted.
+    """
     shell = Shell().lead()
     create(shell, ORDERS)
     builder = shell.core.context.entries
@@ -525,7 +533,9 @@ def test_entries_take_proposals_in_their_order(sizes: list[tuple[int, int]]) -> 
 
 
 def test_a_number_that_does_not_fit_its_field_is_refused(shell: Shell) -> None:
-    """Law: a number that does not fit its field in a stored message is refused; else struct would raise in the leader's turn."""
+    """Law: a number that does not fit its field in a stored message is refused;
+    else struct would raise in the leader's turn.
+    """
     create(shell, ORDERS)
     draft = message(shell.state.topics.by_name["orders"])
     draft.flag = 2**31

@@ -15,7 +15,9 @@ STEPS = st.lists(
 
 
 def test_renewals_leave_nothing_to_pass_over() -> None:
-    """Law: a renewed lease leaves no old entry behind; a hundred thousand of them would block the others when they are skipped."""
+    """Law: a renewed lease leaves no old entry behind; a hundred thousand of them would block the others when they are
+    skipped.
+    """
     clocks: LeaseClocks[int] = LeaseClocks()
     for end_ms in range(1_000):
         for key in range(20):

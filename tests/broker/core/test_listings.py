@@ -101,7 +101,9 @@ def test_long_lists_are_written_in_steps_and_whole() -> None:
 
 
 def test_accounts_are_listed_in_steps_and_whole() -> None:
-    """Law: accounts are listed in steps too: the operator asks at each reconcile, and there may be ten thousand with a thousand rights each."""
+    """Law: accounts are listed in steps too: the operator asks at each reconcile,
+    and there may be ten thousand with a thousand rights each.
+    """
     shell = Shell().lead()
     rights = {f"topic-{number}": "PUB" for number in range(100)}
     names = [f"account-{number:05}" for number in range(STEP_WORK_MAX // 10)]
@@ -299,7 +301,9 @@ def test_a_list_that_breaks_its_writer_stands_in_nobodys_way() -> None:
 
 
 def test_lists_of_clients_are_written_in_steps_and_whole() -> None:
-    """Law: lists of a group's members and producers (203, 204) and of all producers (328) are written in steps and are complete."""
+    """Law: lists of a group's members and producers (203, 204) and of all producers (328) are written in steps and are
+    complete.
+    """
     count = STEP_WORK_MAX + 10
     shell = Shell().lead()
     create(shell, GroupSet("billing"))

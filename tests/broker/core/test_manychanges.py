@@ -98,7 +98,9 @@ BEGUN = tuple(QueueFetch(number, 0, 0, begins=True) for number in range(MANY))
     ],
 )
 def test_an_entry_has_so_many_changes_and_no_more_be_they_in_few_records(record: Record) -> None:
-    """Law: the changes of an entry are limited, even if a few records make them: a replica applies an entry without a pause, and is silent meanwhile."""
+    """Law: the changes of an entry are limited, even if a few records make them:
+    a replica applies an entry without a pause, and is silent meanwhile.
+    """
     shell = Shell().lead()
     proposals = [Propose([record]) for _ in range(10)]
     for proposal in proposals:
@@ -146,7 +148,9 @@ def test_lanes_that_a_record_moves_and_does_not_name_count_as_its_changes(
 
 
 def test_works_of_many_changes_are_cut_into_pieces_of_an_entry() -> None:
-    """Law: records with many changes are cut into entries of limited size, for example when leases of thousands of lanes end together."""
+    """Law: records with many changes are cut into entries of limited size,
+    for example when leases of thousands of lanes end together.
+    """
     expired = LanesExpired("g", (LaneRef("t", 0, 1, 2),) * ENTRY_CHANGES_USUAL)
 
     pieces = in_pieces([expired, expired, REPORTED, REPORTED])
@@ -188,7 +192,9 @@ def holder(shell: Shell) -> Shell:
 def test_what_one_client_holds_is_locked_and_freed_entry_by_entry(
     holder: Shell, code: int, ext: dict[str, str], body: bytes
 ) -> None:
-    """Law: the locks of a client with thousands of queues are taken and freed in several entries, because a replica is silent while it applies one."""
+    """Law: the locks of a client with thousands of queues are taken and freed in several entries,
+    because a replica is silent while it applies one.
+    """
     opaque = holder.submit(code, ext, body)
     changes = [proposal.changes_count for proposal in holder.pending]
     while holder.pending:
@@ -293,7 +299,9 @@ def test_halves_that_were_given_up_go_with_their_messages_tick_by_tick(
 
 
 def test_the_duplicate_window_forgets_tick_by_tick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Law: the window of known sends is trimmed some per tick, because a leader whose clock was not confirmed for long has much to trim."""
+    """Law: the window of known sends is trimmed some per tick, because a leader whose clock was not confirmed for long
+    has much to trim.
+    """
     monkeypatch.setattr(retention, "SENDS_PER_TICK", 2)
     shell = Shell(settings(storage=StorageSettings(dedup_window_count=1))).lead()
     create(shell, TopicSet("orders", 1, 1, order=True))

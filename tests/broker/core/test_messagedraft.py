@@ -76,7 +76,9 @@ def test_a_topic_of_any_length_is_laid_out(size: int) -> None:
 
 @pytest.mark.parametrize("name", ["t", "T" * 200])
 def test_properties_may_be_as_long_as_their_field_can_say(name: str) -> None:
-    """Law: properties may have as many bytes as their length field allows; more are refused before the message enters the log."""
+    """Law: properties may have as many bytes as their length field allows;
+    more are refused before the message enters the log.
+    """
     longest = "p" * PROPERTIES_BYTES_MAX
 
     assert laid_out(draft(name=name, properties=longest)) == plain(name, longest)
@@ -168,7 +170,9 @@ def test_a_copy_of_a_message_without_a_unique_key_has_none() -> None:
 
 @given(TEXTS)
 def test_values_are_found_as_the_plain_reader_finds_them(text: str) -> None:
-    """Law: properties are read as the simple reader reads them, also for repeated, empty and torn entries and names inside names."""
+    """Law: properties are read as the simple reader reads them, also for repeated,
+    empty and torn entries and names inside names.
+    """
     assert Properties(text).by_name == decode_properties(text)
 
 
@@ -320,7 +324,9 @@ def test_each_host_may_be_of_either_kind(born: str, store: str) -> None:
 
 
 def test_the_flags_of_a_message_are_kept_but_for_the_kind_of_its_hosts() -> None:
-    """Law: a message keeps its flags (a half message stays one), except for the address flags, which follow the real addresses."""
+    """Law: a message keeps its flags (a half message stays one), except for the address flags,
+    which follow the real addresses.
+    """
     message = draft()
     message.sys_flag = 0b100 | BORN_HOST_IPV6 | STORE_HOST_IPV6
     message.lay_out(OWN)

@@ -114,7 +114,9 @@ def test_a_deletion_that_was_overtaken_in_one_turn_deletes_nothing(operated: She
 def test_an_operator_that_is_overtaken_while_its_group_is_made_changes_nothing(
     operated: Shell,
 ) -> None:
-    """Law: a request that must first create its consumer group is checked again after that; a newer operator may have come meanwhile."""
+    """Law: a request that must first create its consumer group is checked again after that;
+    a newer operator may have come meanwhile.
+    """
     ext = {"consumerGroup": "new", "topic": "orders", "queueId": "0", "commitOffset": "1"}
     older = operated.submit(RequestCode.UPDATE_CONSUMER_OFFSET, {**ext, "operatorToken": "8"})
     newer = operated.submit(
@@ -147,7 +149,9 @@ def test_a_proposal_that_was_lost_is_no_operator(operated: Shell) -> None:
     ],
 )
 def test_who_does_not_lead_judges_no_token(code: int, leader_known: bool) -> None:
-    """Law: a follower refuses without judging the token: its remark says that it does not lead, and no warning counter rises."""
+    """Law: a follower refuses without judging the token: its remark says that it does not lead,
+    and no warning counter rises.
+    """
     follower = Shell().lead().follow(leader_known=leader_known)
     follower.set_clock(_IN_2027_MS)
     for token in (str(token_max_at(_IN_2027_MS)), "none"):
@@ -191,7 +195,9 @@ def test_a_token_that_no_operator_can_have_locks_nobody_out(operated: Shell) -> 
 
 
 def test_only_who_proves_itself_may_name_a_token() -> None:
-    """Law: where operators have an account, only a signed request of it may name a token, so that strangers cannot lock operators out."""
+    """Law: where operators have an account, only a signed request of it may name a token,
+    so that strangers cannot lock operators out.
+    """
     attacked = Attacked()
     ext = {"topic": "orders", "operatorToken": "500"}
 

@@ -45,7 +45,9 @@ def offsets(admin: AdminShell, group: str = "billing") -> tuple[int, int, int]:
 
 
 def test_what_is_pulled_and_not_committed_is_in_flight(consumed: AdminShell) -> None:
-    """Law: 208 and 317 show the next offset of the last pull's answer, also if it is lower, after a retry or by another member."""
+    """Law: 208 and 317 show the next offset of the last pull's answer, also if it is lower,
+    after a retry or by another member.
+    """
     assert offsets(consumed) == (5, 4, 2)
     everything = consumed.read(317, isOrder=False)
     (row,) = everything["consumeStatsList"]
@@ -60,7 +62,9 @@ def test_what_is_pulled_and_not_committed_is_in_flight(consumed: AdminShell) -> 
 
 
 def test_a_group_that_has_pulled_nothing_has_nothing_in_flight(admin: AdminShell) -> None:
-    """Law: without a pull, the pulled offset equals the committed one; tools of 5.x subtract them and would show a negative number."""
+    """Law: without a pull, the pulled offset equals the committed one;
+    tools of 5.x subtract them and would show a negative number.
+    """
     create_topic(admin, queues=1)
     create(admin, GroupSet("billing"))
     for _ in range(3):

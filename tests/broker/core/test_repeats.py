@@ -50,12 +50,16 @@ def calls_for_a_repeat(count: int) -> int:
 
 
 def test_a_repeated_batch_costs_what_its_messages_cost() -> None:
-    """Law: the work for a repeated batch grows in proportion to its messages, not with their square: the leader must not be silent long."""
+    """Law: the work for a repeated batch grows in proportion to its messages, not with their square:
+    the leader must not be silent long.
+    """
     assert calls_for_a_repeat(2_000) < 6 * calls_for_a_repeat(500)
 
 
 def test_a_batch_that_is_applied_while_its_repeat_is_read_answers_the_repeat(shell: Shell) -> None:
-    """Law: a repeat that finds some of its messages uncommitted and others stored is answered with the first send's places."""
+    """Law: a repeat that finds some of its messages uncommitted and others stored is answered with the first send's
+    places.
+    """
     create(shell, ORDERED)
     body = many(READ_COUNT_MAX + READ_COUNT_MAX // 2)
     first = shell.submit(320, AS_BATCH, body)
@@ -74,7 +78,9 @@ def test_a_batch_that_is_applied_while_its_repeat_is_read_answers_the_repeat(she
 def test_repeats_that_become_known_together_are_answered_some_at_a_time(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: repeats are answered some per turn, so that a message sent a hundred thousand times does not block other clients."""
+    """Law: repeats are answered some per turn, so that a message sent a hundred thousand times does not block other
+    clients.
+    """
     create(shell, ORDERED)
     monkeypatch.setattr(repeats, "ANSWERED_MAX", 4)
     ext = send_ext("orders", "UNIQ_KEY\x01U")
@@ -98,7 +104,9 @@ def test_repeats_that_become_known_together_are_answered_some_at_a_time(
 def test_repeats_of_a_send_are_refused_for_a_while_beyond_a_number(
     shell: Shell, monkeypatch: pytest.MonkeyPatch, *, single: bool
 ) -> None:
-    """Law: beyond a number of waiting repeats, more are refused as busy, so that memory stays bounded; other requests keep their room."""
+    """Law: beyond a number of waiting repeats, more are refused as busy, so that memory stays bounded;
+    other requests keep their room.
+    """
     create(shell, ORDERED, GroupSet("billing"))
     heartbeat(shell, "alice")
     monkeypatch.setattr(capacity, "UNCOMMITTED_COUNT_MAX", 7)
@@ -123,7 +131,9 @@ def test_repeats_of_a_send_are_refused_for_a_while_beyond_a_number(
 def test_messages_handed_back_again_are_refused_for_a_while_beyond_a_number(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: repeated returns of a message (code 36) beyond a number are refused as busy; the copy is stored once and all others are answered."""
+    """Law: repeated returns of a message (code 36) beyond a number are refused as busy;
+    the copy is stored once and all others are answered.
+    """
     create(shell, ORDERED, GroupSet("billing"), TopicSet("%RETRY%billing", 1, 1))
     send(shell, props="UNIQ_KEY\x01U")
     monkeypatch.setattr(capacity, "UNCOMMITTED_COUNT_MAX", 2)
@@ -159,7 +169,9 @@ def test_ends_of_a_transaction_are_refused_for_a_while_beyond_a_number(
 def test_repeats_that_wait_when_leadership_is_lost_are_refused_with_the_first(
     shell: Shell,
 ) -> None:
-    """Law: when leadership is lost, waiting repeats are refused with the first send and do not count in the next leadership."""
+    """Law: when leadership is lost, waiting repeats are refused with the first send and do not count in the next
+    leadership.
+    """
     create(shell, ORDERED)
     ext = send_ext("orders", "UNIQ_KEY\x01U")
     opaques = [shell.submit(310, ext, b"paid") for _ in range(3)]

@@ -30,7 +30,9 @@ def test_a_proposal_without_messages_counts_what_it_takes(shell: Shell) -> None:
 
 
 def test_bytes_count_until_the_fate_of_their_proposal_is_known(shell: Shell) -> None:
-    """Law: a proposal's bytes count until it is committed or lost; those of an earlier leadership no longer count, even if they end later."""
+    """Law: a proposal's bytes count until it is committed or lost; those of an earlier leadership no longer count,
+    even if they end later.
+    """
     create(shell, ORDERS)
     entries = shell.core.context.entries
     assert entries.uncommitted == 0

@@ -12,7 +12,9 @@ from tests.broker.processors.requests import create
 def test_dead_letters_and_the_broker_itself_have_room_above_the_limit_of_names(
     shell: Shell,
 ) -> None:
-    """Law: dead-letter topics and the broker's own topics may exceed the limit, so that no message is lost and a leader can start."""
+    """Law: dead-letter topics and the broker's own topics may exceed the limit,
+    so that no message is lost and a leader can start.
+    """
     entries = shell.core.context.entries
     entries.names_max = len(shell.state.topics.by_name)
     asked = [

@@ -21,7 +21,9 @@ def window(cancelled_ms: int = 0) -> DedupWindow:
 
 
 def test_a_first_send_is_found_on_its_way_and_then_where_it_is_stored() -> None:
-    """Law: a send's first place is looked up among uncommitted sends, then among stored ones; an unknown identity has none."""
+    """Law: a send's first place is looked up among uncommitted sends, then among stored ones;
+    an unknown identity has none.
+    """
     view, pending = LeaderView(), PendingSend()
     before = [view.first_send(key, window()) for key in (b"k", b"other")]
 
@@ -45,7 +47,9 @@ def test_a_first_send_is_found_on_its_way_and_then_where_it_is_stored() -> None:
 def test_what_was_taken_back_may_be_sent_again(
     cancelled_ms: int, taken_back: dict[int, int], *, known: bool, says_ms: int
 ) -> None:
-    """Law: a send that was taken back may be repeated from the moment when that is proposed; its cancellation time is known."""
+    """Law: a send that was taken back may be repeated from the moment when that is proposed;
+    its cancellation time is known.
+    """
     view = LeaderView()
     view.taken_back.update(taken_back)
 

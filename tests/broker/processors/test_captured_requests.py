@@ -81,7 +81,9 @@ def test_no_answer_to_a_further_listener_has_the_inner_address(leads: bool) -> N
     sorted({frame.code for frame in captured() if frame.code in REQUEST_HEADERS} - {317}),
 )
 def test_a_captured_request_without_its_header_is_refused(code: int) -> None:
-    """Law: a request without its required fields names the missing one; an offset query is closed, because its sender would misread a code."""
+    """Law: a request without its required fields names the missing one; an offset query is closed,
+    because its sender would misread a code.
+    """
     shell = Shell().lead()
     reply = shell.ask(code)
 

@@ -115,7 +115,9 @@ def test_a_replica_that_does_not_lead_answers_what_clients_can_stand(
 
 
 def test_a_send_that_was_under_way_is_answered_by_its_fate_not_by_the_role(shell: Shell) -> None:
-    """Law: a send is answered by its own outcome: if the next leader commits it, it is a success although this replica follows now."""
+    """Law: a send is answered by its own outcome: if the next leader commits it,
+    it is a success although this replica follows now.
+    """
     create(shell, TopicSet("orders", 1, 1))
     opaque = shell.submit(310, send_ext("orders"), b"x")
     shell.core.proposals_lost()
@@ -131,7 +133,9 @@ def test_a_send_that_was_under_way_is_answered_by_its_fate_not_by_the_role(shell
 
 
 def test_a_send_that_waits_for_its_topic_is_refused_when_leadership_goes(shell: Shell) -> None:
-    """Law: a send that waits for its topic's creation is refused with 14 when leadership ends; its message was never stored."""
+    """Law: a send that waits for its topic's creation is refused with 14 when leadership ends;
+    its message was never stored.
+    """
     opaque = shell.submit(310, send_ext("fresh"), b"x")
     shell.follow()
     shell.settle()

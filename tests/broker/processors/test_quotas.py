@@ -69,7 +69,9 @@ def test_without_quotas_nothing_is_counted() -> None:
 
 
 def test_a_connection_beyond_those_of_its_address_is_no_client() -> None:
-    """Law: a connection beyond its address's limit does not count as a client, so that it gives way when all places are taken."""
+    """Law: a connection beyond its address's limit does not count as a client,
+    so that it gives way when all places are taken.
+    """
     shell = limited(connections=1)
 
     codes = [send(shell, peer=each).code for each in (ALICE, ALICE_AGAIN)]
@@ -79,7 +81,9 @@ def test_a_connection_beyond_those_of_its_address_is_no_client() -> None:
 
 
 def test_an_address_over_its_quota_learns_which_and_what_to_do() -> None:
-    """Law: a request over an address's quota is refused with the limit and advice; others are not affected, and it may go on a second later."""
+    """Law: a request over an address's quota is refused with the limit and advice; others are not affected,
+    and it may go on a second later.
+    """
     shell = limited(requests_per_s=5)
     codes = [send(shell).code for _ in range(7)]
 
@@ -215,7 +219,9 @@ def test_a_connection_beyond_the_quota_is_served_when_another_one_closes() -> No
 
 
 def test_a_quota_never_answers_where_a_consumer_begins() -> None:
-    """Law: an offset query over the quota closes the connection, because Java up to 4.9 would take a code for "never committed" and skip messages."""
+    """Law: an offset query over the quota closes the connection, because Java up to 4.9 would take a code for "never
+    committed" and skip messages.
+    """
     shell = limited(requests_per_s=5)
     for _ in range(20):
         send(shell)

@@ -77,7 +77,9 @@ def test_a_membership_change_does_not_keep_a_new_group_from_beginning(
 
 
 def test_a_leader_that_does_not_serve_changes_no_membership(group: SimulatedGroup) -> None:
-    """Law: a leader that does not serve yet refuses membership changes, because it could not report their outcome for certain."""
+    """Law: a leader that does not serve yet refuses membership changes,
+    because it could not report their outcome for certain.
+    """
     former = group.elect()
     refusals: list[str] = []
     deliver = group._deliver
@@ -103,7 +105,9 @@ def test_a_leader_that_does_not_serve_changes_no_membership(group: SimulatedGrou
 
 
 def commit_unseen_by_one(group: SimulatedGroup) -> tuple[Replica, Replica, Replica]:
-    """Commit the topic "precious"; return the leader, the replica that was cut off and lacks it, and the other one that has it."""
+    """Commit the topic "precious"; return the leader, the replica that was cut off and lacks it,
+    and the other one that has it.
+    """
     leader = group.elect()
     lagging, witness = others(group, leader)
     group.cut.add(lagging.id)
@@ -114,7 +118,9 @@ def commit_unseen_by_one(group: SimulatedGroup) -> tuple[Replica, Replica, Repli
 
 
 def test_a_wiped_voter_does_not_vote_before_it_has_caught_up(group: SimulatedGroup) -> None:
-    """Law: a voter that lost its log does not vote until it has caught up; else it could elect a leader without acknowledged entries."""
+    """Law: a voter that lost its log does not vote until it has caught up;
+    else it could elect a leader without acknowledged entries.
+    """
     leader, lagging, witness = commit_unseen_by_one(group)
 
     # Of the two that have it, one is gone and the other has lost its disk.
@@ -227,7 +233,9 @@ def test_a_replica_that_was_away_cannot_stand_in_for_another_before_it_has_nearl
 def test_a_wiped_voter_that_has_a_part_of_its_log_again_is_not_elected(
     group: SimulatedGroup,
 ) -> None:
-    """Law: a wiped voter with a part of its log is not elected; with another replica that lags it would lead without acknowledged entries."""
+    """Law: a wiped voter with a part of its log is not elected; with another replica that lags it would lead without
+    acknowledged entries.
+    """
     leader, lagging, witness = commit_unseen_by_one(group)
     part = tuple(leader.log.entries(Index(1), Index(lagging.node.last_index + 1), 1 << 20))
     told = Append(

@@ -106,7 +106,9 @@ def apply(replica: Replica, store: RocksStore, count: int) -> None:
 
 @pytest.mark.parametrize("life_s", [1_000, 40])
 async def test_the_index_stays_in_proportion_to_what_is_kept(tmp_path: Path, life_s: int) -> None:
-    """Law: the index stays at most twice as large as the kept messages need, at any rate and over restarts, and without staged writes."""
+    """Law: the index stays at most twice as large as the kept messages need, at any rate and over restarts,
+    and without staged writes.
+    """
     store, now = RocksStore(tmp_path, create=True), [0.0]
     replica = Replica(store)
 

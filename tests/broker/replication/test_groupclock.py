@@ -156,7 +156,9 @@ def test_peer_that_is_away_counts_by_what_it_has_shown() -> None:
 def test_what_waited_while_this_process_stood_still_corrects_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Law: clocks of peers that waited to be read while this process stood still (sleep, debugger) do not correct its clock."""
+    """Law: clocks of peers that waited to be read while this process stood still (sleep,
+    debugger) do not correct its clock.
+    """
     machine = Machine()
     clock = group_clock(machine, 0, 0)
     machine.passed_ms += DAY_MS

@@ -112,7 +112,9 @@ def test_a_leader_that_was_replaced_confirms_nothing(group: SimulatedGroup) -> N
 def test_a_voter_that_stood_still_sticks_as_long_as_the_lease_that_rests_on_it(
     group: SimulatedGroup, stall_ticks: float
 ) -> None:
-    """Law: a voter that stood still sticks to its leader as long as the lease lasts, even if it reads a heartbeat before it makes up its ticks."""
+    """Law: a voter that stood still sticks to its leader as long as the lease lasts,
+    even if it reads a heartbeat before it makes up its ticks.
+    """
     leader = group.elect()
     voter, rival = others(group, leader)
     apart = {leader.id, rival.id}

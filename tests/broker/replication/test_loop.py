@@ -46,7 +46,9 @@ def test_what_is_proposed_together_shares_one_entry(group: SimulatedGroup) -> No
 
 
 def test_a_leader_serves_only_after_its_own_first_entry_is_applied(group: SimulatedGroup) -> None:
-    """Law: a new leader serves only after its first entry is applied, so that it gives no offset before it knows all earlier ones."""
+    """Law: a new leader serves only after its first entry is applied,
+    so that it gives no offset before it knows all earlier ones.
+    """
     for replica in group.replicas.values():
         replica.disk.is_fast = False
     for _ in range(16):
@@ -416,7 +418,9 @@ def test_a_vote_is_synced_though_entries_are_not() -> None:
 
 
 def test_entries_of_a_former_leader_that_a_loss_of_power_brings_back_are_not_applied() -> None:
-    """Law: with ASYNC_FLUSH, old entries that return after a power loss are not applied; the replica gets the right ones from the leader."""
+    """Law: with ASYNC_FLUSH, old entries that return after a power loss are not applied;
+    the replica gets the right ones from the leader.
+    """
     group = SimulatedGroup(sync_writes=False)
     former = group.elect()
     group.cut = {former.id}
@@ -454,7 +458,9 @@ def test_async_flush_syncs_no_entries() -> None:
 
 
 def test_a_follower_that_catches_up_ends_its_turn_behind_each_share(group: SimulatedGroup) -> None:
-    """Law: a follower that catches up applies entries in shares and hears others between them; raft hands out 1 MiB at a time."""
+    """Law: a follower that catches up applies entries in shares and hears others between them;
+    raft hands out 1 MiB at a time.
+    """
     leader = group.elect()
     follower = others(group, leader)[0]
     group.cut = {follower.id}

@@ -73,7 +73,9 @@ class Load:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_power_losses_one_at_a_time_leave_equal_replicas(seed: int) -> None:
-    """Law: after a power loss a replica gets again what it forgot and applies nothing else; acknowledged entries are not lost."""
+    """Law: after a power loss a replica gets again what it forgot and applies nothing else;
+    acknowledged entries are not lost.
+    """
     load = Load(seed)
 
     load.run()

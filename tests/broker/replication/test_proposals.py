@@ -98,7 +98,9 @@ def test_copies_that_do_not_follow_are_refused_alone() -> None:
 
 
 def test_the_linger_that_ends_first_wakes_the_loop() -> None:
-    """Law: a waiting time that ends earlier than the first one wakes the loop, because an entry may be answered sooner than expected."""
+    """Law: a waiting time that ends earlier than the first one wakes the loop,
+    because an entry may be answered sooner than expected.
+    """
     now, timers, woken = [0.0], dict[float, Callable[[], None]](), list[float]()
     waiting = WaitingProposals(
         lambda: now[0],

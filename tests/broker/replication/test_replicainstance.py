@@ -55,7 +55,9 @@ def test_a_founder_begins_with_all_voters_and_without_a_memory() -> None:
 
 
 def test_a_replica_that_joins_begins_without_a_memory_too() -> None:
-    """Law: a replica that joins starts in recovery too; after a promotion and a lost disk it starts with the same settings."""
+    """Law: a replica that joins starts in recovery too; after a promotion and a lost disk it starts with the same
+    settings.
+    """
     membership, forgotten = started(msgspec.structs.replace(SETTINGS, join=True))
 
     assert (membership.members, forgotten) == (frozenset(), True)
@@ -117,7 +119,9 @@ def look(writer: Writer) -> None:
 
 
 def test_a_store_that_has_all_is_started(tmp_path: Path) -> None:
-    """Law: a complete store passes, also if the newest message is of a deleted topic, was dropped by retention or does not exist."""
+    """Law: a complete store passes, also if the newest message is of a deleted topic,
+    was dropped by retention or does not exist.
+    """
     look(empty := Writer(tmp_path / "empty"))
     empty.close()
     writer = filled(tmp_path / "data")
@@ -133,7 +137,9 @@ def test_a_store_that_has_all_is_started(tmp_path: Path) -> None:
 def test_a_store_that_has_lost_its_newest_messages_is_not_started(
     tmp_path: Path, lost: str
 ) -> None:
-    """Law: a store that lost its newest messages does not start; it would give their offsets again or lead consumers past them."""
+    """Law: a store that lost its newest messages does not start; it would give their offsets again or lead consumers past
+    them.
+    """
     writer = filled(tmp_path)
     topic_id = writer.state.topics.by_name["orders"].id
     keys = [queue_key(topic_id, 2, offset) for offset in range(5)]

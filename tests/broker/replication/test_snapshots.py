@@ -156,7 +156,9 @@ async def test_a_state_arrives_whole(sending: Sending, receiving: Receiving) -> 
 async def test_the_sender_knows_the_last_state_that_a_peer_took_over(
     sending: Sending, receiving: Receiving
 ) -> None:
-    """Law: the sender knows of each peer's last installed snapshot its index, size and time; one that did not arrive does not count."""
+    """Law: the sender knows of each peer's last installed snapshot its index, size and time;
+    one that did not arrive does not count.
+    """
     spoil(sending, number=3)
     await sending.send(receiving.address)
     assert sending.sender.sent == {}
@@ -329,7 +331,10 @@ def test_what_a_crash_left_of_a_state_is_deleted(tmp_path: Path) -> None:
 async def test_a_byte_that_rotted_does_not_travel(
     sending: Sending, receiving: Receiving, where: str
 ) -> None:
-    """Law: all values of a copy are read before it counts. A sender with damage on its own disk ends; damage on the way leads to another try."""
+    """Law: all values of a copy are read before it counts.
+
+    A sender with damage on its own disk ends; damage on the way leads to another try.
+    """
     sending.store.flush()
     if where == "sender":
         table = max(sending.store.path.glob("*.sst"), key=lambda path: path.stat().st_size)
@@ -431,7 +436,9 @@ async def test_a_newer_offer_ends_an_older_one(
 async def test_a_state_that_is_verified_is_delivered_whatever_its_sender_does(
     sending: Sending, receiving: Receiving
 ) -> None:
-    """Law: a verified snapshot is delivered even if its sender has given up; verifying may take longer than a sender waits."""
+    """Law: a verified snapshot is delivered even if its sender has given up;
+    verifying may take longer than a sender waits.
+    """
     begun, go_on = threading.Semaphore(0), threading.Event()
     take = receiving.receiver._finish
 

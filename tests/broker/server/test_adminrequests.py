@@ -88,7 +88,9 @@ class Replica:
 async def test_a_change_is_answered_by_its_own_entry_when_leadership_is_lost(
     applied: tuple[int, int] | None, code: int
 ) -> None:
-    """Law: a membership change is answered by its own entry, even if leadership ends before that is applied; another leader's entry at that index does not count."""
+    """Law: a membership change is answered by its own entry, even if leadership ends before that is applied;
+    another leader's entry at that index does not count.
+    """
     world = World()
     requests = AdminRequests(world.routers[1].clients, Replica())
     world.routers[1].lead(3)

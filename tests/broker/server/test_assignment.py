@@ -174,7 +174,9 @@ async def test_who_may_not_consume_does_not_learn_the_division(
 
 
 async def test_only_who_leads_divides_the_queues(name_server: tuple[NameServer, Address]) -> None:
-    """Law: a follower forwards the request, because its own member table may lack the member, which would then drop its queues."""
+    """Law: a follower forwards the request, because its own member table may lack the member,
+    which would then drop its queues.
+    """
     leader, follower = Replica(), Replica()
     leader.take(MemberSeen("billing", "c1", "h:1"))
     world = World(always_open=True)

@@ -131,7 +131,9 @@ async def test_a_copy_goes_when_nobody_reads_it(world: World) -> None:
 
 
 async def test_a_copy_goes_before_sends_would_be_refused(world: World) -> None:
-    """Law: when the disk is nearly full, the copy is deleted and no new one is made, because it keeps retention from freeing space."""
+    """Law: when the disk is nearly full, the copy is deleted and no new one is made,
+    because it keeps retention from freeing space.
+    """
     copy = await world.begin()
     world.requests.step(is_disk_full=False)
     kept = await world.read(copy)

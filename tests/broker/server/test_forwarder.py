@@ -122,7 +122,9 @@ def test_the_end_of_a_client_is_reported_to_the_leader() -> None:
 
 
 def test_the_end_of_a_client_is_reported_when_a_full_link_takes_it() -> None:
-    """Law: if the link is full, the end of a client is reported as soon as it has room; else the leader would take it for alive."""
+    """Law: if the link is full, the end of a client is reported as soon as it has room;
+    else the leader would take it for alive.
+    """
     world = moved()
     client = world.connect(1)
     move(world)
@@ -179,7 +181,9 @@ def test_of_a_node_that_is_lost_nothing_is_kept() -> None:
 
 
 def test_a_client_that_a_former_leader_has_ended_is_served_when_that_leads_again() -> None:
-    """Law: a replica that dropped a client's requests learns that the client goes on elsewhere, so that it serves it when it leads again."""
+    """Law: a replica that dropped a client's requests learns that the client goes on elsewhere,
+    so that it serves it when it leads again.
+    """
     world = moved()
     client = world.connect(1)
     move(world)

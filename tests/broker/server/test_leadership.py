@@ -187,7 +187,9 @@ async def test_a_move_that_fails_serves_on() -> None:
 
 
 async def test_a_move_that_raft_gives_up_holds_nobody_back_any_longer() -> None:
-    """Law: if raft gives up a transfer, waiting requests go on after one election time-out, not after the whole time of the move."""
+    """Law: if raft gives up a transfer, waiting requests go on after one election time-out,
+    not after the whole time of the move.
+    """
     world = moved()
     client = world.connect(1)
     looks = iter([False, False, True])

@@ -72,7 +72,9 @@ def test_too_many_locks_show_those_that_changed_hands_last(
 
 
 def test_the_age_is_that_of_the_oldest_lane_that_waits_for_a_release() -> None:
-    """Law: the age is that of the oldest lane that waits for a release; a lane that is tried again by itself does not count."""
+    """Law: the age is that of the oldest lane that waits for a release;
+    a lane that is tried again by itself does not count.
+    """
     shell = lead(on_dead_letter="HoldKey")
     produce(shell, "x", "y", "z")
     member = Member(shell)
@@ -170,7 +172,9 @@ def backlog(shell: Shell) -> dict[tuple[str, ...], float]:
 
 
 def test_a_group_that_has_consumed_all_has_a_backlog_of_zero(held: AdminShell) -> None:
-    """Law: a consumer group that has consumed everything has backlog 0; before the leader has looked, and at followers, there is no row."""
+    """Law: a consumer group that has consumed everything has backlog 0; before the leader has looked, and at followers,
+    there is no row.
+    """
     create(held, GroupSet("audit"))
     for queue in (0, 0, 1):
         send(held, e=queue)

@@ -186,7 +186,9 @@ def test_a_member_that_left_is_not_called_while_a_leader_is_heard() -> None:
 
 
 def test_what_follows_a_state_that_a_member_takes_in_stays_at_every_replica() -> None:
-    """Law: every replica keeps the log after a snapshot that a member installs, so that the next leader can go on with entries."""
+    """Law: every replica keeps the log after a snapshot that a member installs,
+    so that the next leader can go on with entries.
+    """
     group = LinkedGroup()
     one, two, away = sorted(group.replicas)
     stranger = NodeId(9)
@@ -220,7 +222,9 @@ def test_a_peer_that_has_moved_is_answered_after_a_snapshot_too() -> None:
 
 
 def test_what_follows_a_state_stays_until_its_receiver_was_heard() -> None:
-    """Law: the log after a snapshot is kept until the receiver was heard again, because it reports the end a moment earlier."""
+    """Law: the log after a snapshot is kept until the receiver was heard again,
+    because it reports the end a moment earlier.
+    """
     group = LinkedGroup()
     peers, clock = group.peers[1], group.replicas[1].clock
     peers.snapshot_shown(NodeId(2), 50)

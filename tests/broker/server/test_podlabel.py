@@ -199,7 +199,9 @@ async def test_a_leader_that_may_have_the_label_says_nothing(
 async def test_who_serves_no_longer_gives_the_label_up(
     pods: Pods, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: a leader that ends removes the label a little later, without a write if a successor already did or it never had it."""
+    """Law: a leader that ends removes the label a little later, without a write if a successor already did or it never
+    had it.
+    """
     monkeypatch.setattr(podlabel, "FAREWELL_S", 0.0)
     pods.add("demo-0-0", term=2)
     label = _label(pods, tmp_path, 2)

@@ -219,7 +219,9 @@ async def test_a_name_server_that_dies_is_logged_once(
 async def test_a_refused_registration_is_sent_less_and_less_often(
     make_registration: MakeRegistration,
 ) -> None:
-    """Law: a refused registration is repeated with growing pauses; changes do not shorten them, because building one takes long."""
+    """Law: a refused registration is repeated with growing pauses; changes do not shorten them,
+    because building one takes long.
+    """
 
     def refuse(command: RemotingCommand) -> RemotingCommand:
         asked.append(asyncio.get_running_loop().time())
@@ -240,7 +242,9 @@ async def test_a_refused_registration_is_sent_less_and_less_often(
 async def test_a_registration_is_signed_with_the_time_that_the_group_goes_by(
     make_registration: MakeRegistration,
 ) -> None:
-    """Law: a registration is signed with the group's corrected time, because a name server refuses signatures that are five minutes off."""
+    """Law: a registration is signed with the group's corrected time,
+    because a name server refuses signatures that are five minutes off.
+    """
 
     def take(command: RemotingCommand) -> RemotingCommand:
         signed.append(int(command.ext[TIME]))
@@ -263,7 +267,9 @@ async def test_a_registration_is_signed_with_the_time_that_the_group_goes_by(
 async def test_topics_that_are_too_many_for_a_frame_are_not_registered_and_that_is_reported(
     make_registration: MakeRegistration,
 ) -> None:
-    """Law: if the topics do not fit a frame, the replica reports itself as not registered, and registers when there are fewer."""
+    """Law: if the topics do not fit a frame, the replica reports itself as not registered,
+    and registers when there are fewer.
+    """
     topics = Topics()
     names = [f"%RETRY%{number}".ljust(262, "x") for number in range(26_500)]
     async with serving({}) as (_, address):
@@ -330,7 +336,9 @@ async def test_many_topics_and_name_servers_hold_no_turn_of_the_loop(
 async def test_groups_that_were_restored_together_are_named_until_all_name_servers_know_them(
     make_name_server: MakeNameServer, make_registration: MakeRegistration, client: RemotingClient
 ) -> None:
-    """Law: after a restore, all restored broker groups are named until every name server knows them; until then ordered topics have no route."""
+    """Law: after a restore, all restored broker groups are named until every name server knows them;
+    until then ordered topics have no route.
+    """
     ports = free_ports(2)
     for port in ports:
         await make_name_server(port)

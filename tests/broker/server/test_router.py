@@ -179,7 +179,9 @@ def test_a_failing_handler_is_answered_and_the_rest_is_served() -> None:
 
 
 def test_an_offset_query_that_fails_closes_the_connection() -> None:
-    """Law: an offset query that fails closes the connection, because clients up to 4.9 would take an error code for "start at the end"."""
+    """Law: an offset query that fails closes the connection, because clients up to 4.9 would take an error code for
+    "start at the end".
+    """
     world = World()
     router = world.routers[1]
     router.lead(1)

@@ -47,7 +47,9 @@ class Busy:
 async def test_what_is_passed_on_lets_everything_else_come_between(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Law: forwarded requests are served in turns; each client keeps its order and waits for at most one request of others."""
+    """Law: forwarded requests are served in turns; each client keeps its order and waits for at most one request of
+    others.
+    """
     busy = Busy(monkeypatch)
     world = busy.world
     first, second = busy.passed_on()
@@ -125,7 +127,9 @@ async def test_a_client_that_goes_leaves_no_request_behind(
 async def test_who_is_answered_faster_than_the_link_takes_it_waits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Law: if answers fill the link to a follower, that client's requests wait in order, so that other clients are answered."""
+    """Law: if answers fill the link to a follower, that client's requests wait in order,
+    so that other clients are answered.
+    """
     busy = Busy(monkeypatch)
     world = busy.world
     client, _ = busy.passed_on()

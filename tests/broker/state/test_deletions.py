@@ -93,7 +93,9 @@ def test_a_deleted_group_takes_its_rows_of_every_table_along(replica: Replica) -
 
 
 def test_many_rows_of_a_topic_go_as_one_range(replica: Replica) -> None:
-    """Law: many rows of a topic are deleted as a range, because single deletions would block the leader; rows written afterwards stay."""
+    """Law: many rows of a topic are deleted as a range, because single deletions would block the leader;
+    rows written afterwards stay.
+    """
     count = 300
     names = tuple(("orders", queue) for queue in range(count))
     commits = tuple(Commit("g", "orders", queue, 0) for queue in range(count))
@@ -115,7 +117,9 @@ def test_many_rows_of_a_topic_go_as_one_range(replica: Replica) -> None:
 
 
 def test_what_a_group_has_in_many_topics_goes_as_one_range(replica: Replica) -> None:
-    """Law: a consumer group's rows in many topics are deleted as one range, because it may have half a million; rows of others stay."""
+    """Law: a consumer group's rows in many topics are deleted as one range, because it may have half a million;
+    rows of others stay.
+    """
     names = [f"t{number}" for number in range(300)]
     replica.take(*(TopicSet(name, 1, 1) for name in names), GroupSet("g"), GroupSet("g2"))
     for group, client, wanted in (("g", "d", names[:1]), ("g", "c", names), ("g2", "c", names)):

@@ -177,7 +177,9 @@ def test_a_topic_made_again_begins_empty(replica: Replica) -> None:
 
 
 def test_a_topic_deleted_in_the_entry_of_its_last_message_leaves_nothing(replica: Replica) -> None:
-    """Law: a topic deleted in the same entry as its last message leaves nothing, although a batch applies range deletions before its puts."""
+    """Law: a topic deleted in the same entry as its last message leaves nothing,
+    although a batch applies range deletions before its puts.
+    """
     replica.take(TopicSet("orders", 1, 1))
     message = stored(0, 0)
     record = Append(replica.topic_id(), 0, 0, 0, len(message), 0, WALL_MS, "U", "k")
@@ -223,7 +225,10 @@ def test_configuration_changes_move_the_version_and_repetitions_do_not(replica: 
 
 
 def test_a_deleted_group_keeps_its_offsets_unless_the_record_drops_them(replica: Replica) -> None:
-    """Law: a deleted consumer group loses locks and members, and offsets only if the record says so. Epochs go on rising, so that an old holder is recognised."""
+    """Law: a deleted consumer group loses locks and members, and offsets only if the record says so.
+
+    Epochs go on rising, so that an old holder is recognised.
+    """
     replica.take(TopicSet("orders", 1, 1))
     for clean in (False, True):
         replica.take(
@@ -245,7 +250,9 @@ def test_a_deleted_group_keeps_its_offsets_unless_the_record_drops_them(replica:
 
 
 def test_a_commit_of_a_former_life_moves_nothing(replica: Replica) -> None:
-    """Law: a commit for a topic or consumer group that was deleted meanwhile changes nothing, even if it was created again."""
+    """Law: a commit for a topic or consumer group that was deleted meanwhile changes nothing,
+    even if it was created again.
+    """
     late = OffsetsCommitted((Commit("billing", "orders", 0, 7, epoch=1),))
     replica.take(
         TopicSet("orders", 1, 1),
@@ -270,7 +277,10 @@ def test_delay_progress_is_dense(replica: Replica) -> None:
 
 
 def test_retention_trims_queues_then_messages(replica: Replica) -> None:
-    """Law: retention trims queues, then stored messages. Minimum offsets never fall, and an emptied queue keeps its position."""
+    """Law: retention trims queues, then stored messages.
+
+    Minimum offsets never fall, and an emptied queue keeps its position.
+    """
     replica.take(TopicSet("orders", 2, 2))
     topic_id = replica.topic_id()
     for _ in range(4):
@@ -314,7 +324,9 @@ def test_a_dead_client_is_gone_everywhere(replica: Replica) -> None:
 
 
 def test_keys_are_indexed_up_to_a_limit(replica: Replica) -> None:
-    """Law: at most 1,024 keys of a message are indexed, so that one message does not cost thousands of writes (batches: test_query.py)."""
+    """Law: at most 1,024 keys of a message are indexed, so that one message does not cost thousands of writes (batches:
+    test_query.py).
+    """
     replica.take(TopicSet("orders", 1, 1))
 
     replica.append(replica.topic_id(), keys=" ".join(f"k{n}" for n in range(5_000)))
@@ -373,7 +385,9 @@ def test_only_entries_with_messages_say_where_the_log_of_messages_ends() -> None
 
 
 def test_what_is_true_only_of_a_stored_message_is_refused_with_it(replica: Replica) -> None:
-    """Law: if a message is refused, so are records that depend on it, such as opening or ending a half message; others are applied."""
+    """Law: if a message is refused, so are records that depend on it, such as opening or ending a half message;
+    others are applied.
+    """
     replica.take(TopicSet("orders", 1, 1))
     topic_id = replica.topic_id()
     replica.take(*(HalfOpened(n, n, "p", "orders", "U", WALL_MS) for n in (0, 1)))
@@ -411,7 +425,9 @@ def test_a_dead_client_is_a_member_of_no_group_any_more(replica: Replica) -> Non
 
 
 def test_a_floor_that_is_not_above_is_passed_over_and_the_next_one_counts(replica: Replica) -> None:
-    """Law: a new minimum offset is skipped for a deleted topic, an unwritten queue or one that is already there; the others count."""
+    """Law: a new minimum offset is skipped for a deleted topic, an unwritten queue or one that is already there;
+    the others count.
+    """
     replica.take(TopicSet("gone", 1, 1), TopicSet("orders", 3, 3))
     gone, topic_id = replica.topic_id("gone"), replica.topic_id()
     for queue in (0, 0, 0, 1, 1, 2):

@@ -66,7 +66,9 @@ OF_G = {each for each in ALL if "%g " in each}
 def test_what_is_consumed_once_more_may_fail_once_more(
     replica: Replica, group: GroupSet, before: tuple[Commit, ...], record: Record, gone: set[str]
 ) -> None:
-    """Law: when an offset is set back, the known copies of that consumer group and topic are forgotten, so that a message may fail again."""
+    """Law: when an offset is set back, the known copies of that consumer group and topic are forgotten,
+    so that a message may fail again.
+    """
     copies = with_copies(replica, group)
     replica.take(OffsetsCommitted(before))
 
@@ -78,7 +80,9 @@ def test_what_is_consumed_once_more_may_fail_once_more(
 
 
 def test_a_group_by_key_that_is_set_onwards_may_fail_once_more(replica: Replica) -> None:
-    """Law: for a consumer group by key, copies are forgotten even if the offset is set forward, because lanes completed messages ahead of it."""
+    """Law: for a consumer group by key, copies are forgotten even if the offset is set forward,
+    because lanes completed messages ahead of it.
+    """
     copies = with_copies(replica, GroupSet("g"))
     replica.take(OffsetsCommitted(COMMITS), GroupSet("g", concurrency="Key"))
 

@@ -50,7 +50,9 @@ def restored(replica: Replica) -> Replica:
 
 
 def test_locks_are_free_and_every_later_epoch_is_above_those_of_before(replica: Replica) -> None:
-    """Law: after a restore all locks are free, and new epochs are above all former ones, also for queues without a lock in the backup."""
+    """Law: after a restore all locks are free, and new epochs are above all former ones,
+    also for queues without a lock in the backup.
+    """
     replica.take(TopicSet("t", 4, 4), GroupSet("g"))
     wanted = LocksRequested("g", "a", "a:1", 1_000, (("t", 0), ("t", 1)))
     replica.take(wanted)
@@ -93,7 +95,9 @@ def test_lanes_in_hand_are_handed_out_again_under_numbers_of_their_own() -> None
 def test_members_assignments_and_the_operators_token_go_and_the_rest_stays(
     replica: Replica,
 ) -> None:
-    """Law: a restore drops members, assignments and the operator token; topics, offsets, consumer groups and accounts stay."""
+    """Law: a restore drops members, assignments and the operator token; topics, offsets,
+    consumer groups and accounts stay.
+    """
     replica.take(
         TopicSet("t", 4, 4),
         GroupSet("g"),

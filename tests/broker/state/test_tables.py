@@ -106,7 +106,9 @@ def test_a_broadcasting_members_lock_does_not_make_the_group_ordered(replica: Re
 
 
 def test_what_is_held_is_ordered_whatever_is_declared(replica: Replica) -> None:
-    """Law: a held queue counts as ordered, whatever the consumer group declares, until its lock ends; a declaration changes no lock."""
+    """Law: a held queue counts as ordered, whatever the consumer group declares, until its lock ends;
+    a declaration changes no lock.
+    """
     replica.take(*KNOWN, request("a", 0), GroupSet("g", retry_max_times=3))
     replica.take(GroupSet("g", concurrent=True))
     assert replica.state.is_ordered("g")
@@ -236,7 +238,9 @@ def test_commits_go_forward_under_the_newest_epoch(replica: Replica) -> None:
 
 
 def test_the_subscription_of_a_group_is_its_members_newest(replica: Replica) -> None:
-    """Law: a consumer group subscribes to each topic as its newest member says; a member that leaves takes its subscriptions with it."""
+    """Law: a consumer group subscribes to each topic as its newest member says;
+    a member that leaves takes its subscriptions with it.
+    """
 
     def see(client: str, *subscriptions: Subscription) -> object:
         return replica.take(MemberSeen("g", client, "h:1", subscriptions=subscriptions))[0]
@@ -290,7 +294,9 @@ class _CountedIdentity(bytes):
 
 
 def test_forgetting_copies_looks_at_nothing_else_in_the_window() -> None:
-    """Law: a reset of a consumer group's offset costs only its own copies from that topic, however many sends are known, also after a restart."""
+    """Law: a reset of a consumer group's offset costs only its own copies from that topic, however many sends are known,
+    also after a restart.
+    """
     store, batch = MemoryStore(), Batch()
     window = DedupWindow(store)
 
@@ -424,7 +430,9 @@ def test_many_ranges_that_go_sort_the_keys_of_a_layer_once(count: int) -> None:
 
 
 def test_a_batch_has_the_effect_of_the_order_it_was_filled_in() -> None:
-    """Law: a batch acts in the order in which it was filled: a row removed and put again exists, one put and removed does not."""
+    """Law: a batch acts in the order in which it was filled: a row removed and put again exists,
+    one put and removed does not.
+    """
     store = MemoryStore()
     family = Family.TABLES
     batch = Batch()
@@ -489,7 +497,10 @@ def test_a_range_that_goes_takes_its_rows_and_no_neighbour() -> None:
 
 
 def test_a_topic_goes_from_all_groups_and_from_nothing_else() -> None:
-    """Law: a deleted topic leaves the offsets of all consumer groups: as a range where it has many queues, else row by row. Other rows stay."""
+    """Law: a deleted topic leaves the offsets of all consumer groups: as a range where it has many queues, else row by row.
+
+    Other rows stay.
+    """
     store, writes = MemoryStore(), TableWrites()
     offsets = OffsetTable(MemoryStore())
     rows = [

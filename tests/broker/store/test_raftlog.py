@@ -285,7 +285,9 @@ def test_a_damaged_body_is_noticed_when_an_entry_is_read() -> None:
 
 
 def test_entries_below_the_retention_floor_count_as_compacted() -> None:
-    """Law: entries whose messages retention deleted count as compacted, so that a follower that needs them gets a snapshot."""
+    """Law: entries whose messages retention deleted count as compacted,
+    so that a follower that needs them gets a snapshot.
+    """
     log = Log()
     for index in range(1, 5):
         log.append(index, 1, [index])

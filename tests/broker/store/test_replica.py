@@ -140,7 +140,9 @@ def _without_contents(data_dir: Path) -> None:
 def test_a_store_that_was_lost_is_not_begun_again(
     tmp_path: Path, lose: Callable[[Path], None]
 ) -> None:
-    """Law: a directory whose store is gone is not started empty: a single replica would forget everything, and RocksDB delete the files that are left."""
+    """Law: a directory whose store is gone is not started empty: a single replica would forget everything,
+    and RocksDB delete the files that are left.
+    """
     replica = open_replica(tmp_path, OWNER)
     batch = Batch()
     batch.put(Family.MESSAGES, b"k", b"v")

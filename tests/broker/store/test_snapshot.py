@@ -109,7 +109,9 @@ def test_a_follower_takes_the_state_and_keeps_its_own_name_and_vote(
 def test_what_a_snapshot_replaces_is_deleted_beside_the_store_in_use(
     tmp_path: Path, exported: tuple[Path, Manifest]
 ) -> None:
-    """Law: the replaced store is deleted while the new one serves; the next snapshot can be installed even if that has not ended."""
+    """Law: the replaced store is deleted while the new one serves; the next snapshot can be installed even if that has
+    not ended.
+    """
     directory, _ = exported
     shutil.copytree(directory, tmp_path / "next")
     follower = open_replica(tmp_path / "follower", FOLLOWER)

@@ -302,7 +302,9 @@ class CountingStore(MemoryStore):
 
 @pytest.mark.parametrize("reverse", [False, True])
 def test_a_scan_for_one_pair_reads_one_below_thousands_of_staged_ones(reverse: bool) -> None:
-    """Law: a scan for one pair reads one stored pair, even with thousands of staged ones, because stored pairs may have megabytes."""
+    """Law: a scan for one pair reads one stored pair, even with thousands of staged ones,
+    because stored pairs may have megabytes.
+    """
     store, stored, staged = CountingStore(), Batch(), Batch()
     for number in range(1_000):
         stored.put(Family.MESSAGES, b"%05d" % (2 * number), b"stored")

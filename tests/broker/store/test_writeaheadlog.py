@@ -112,7 +112,9 @@ def framed(*batches: bytes) -> bytes:
 
 @pytest.mark.parametrize("room", range(HEADER, HEADER + 13))
 def test_a_batch_is_known_wherever_a_block_ends(tmp_path: Path, room: int) -> None:
-    """Law: a batch's number and count are read even if they lie in two blocks; the check once missed a gap behind such a batch."""
+    """Law: a batch's number and count are read even if they lie in two blocks;
+    the check once missed a gap behind such a batch.
+    """
     filler = struct.pack("<QI", 1, 4) + bytes(BLOCK - HEADER - 12 - room)
     last = struct.pack("<QI", 5, 3) + bytes(100)
     (tmp_path / "000004.log").write_bytes(framed(filler, last))

@@ -160,7 +160,9 @@ async def test_a_broker_group_that_does_not_answer_hides_nothing_of_another() ->
 
 
 async def test_a_broker_group_that_lacks_a_consumer_group_hides_nothing_of_another() -> None:
-    """Law: a broker group without the consumer group does not hide another's answer; if none has it, the refusal is the answer."""
+    """Law: a broker group without the consumer group does not hide another's answer; if none has it,
+    the refusal is the answer.
+    """
     row = QueueLanes("orders", "broker-b", 0, 5, 0, 5, 1, 0, 0, 0)
     lacks = refuse(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "did you mean billing?")
     async with running() as cluster, AdminClient(cluster.address) as admin:
@@ -222,7 +224,9 @@ async def test_a_change_asks_no_broker_group_for_what_it_lacks(order: int) -> No
 
 
 async def test_a_reset_goes_on_where_a_broker_group_lacks_the_consumer_group() -> None:
-    """Law: a reset sets offsets directly at broker groups without the consumer group; an unknown name is refused before any change."""
+    """Law: a reset sets offsets directly at broker groups without the consumer group;
+    an unknown name is refused before any change.
+    """
     lacks = refuse(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "did you mean billing?")
     async with running(topics={"orders": 1}) as cluster, AdminClient(cluster.address) as admin:
         cluster.append("orders", 0, b"x")

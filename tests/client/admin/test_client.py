@@ -28,7 +28,9 @@ ROUTE = 105
 
 
 async def test_a_broker_without_a_leader_is_no_broker_without_the_message() -> None:
-    """Law: if a broker group has no leader, a search raises instead of finding nothing; the caller might send the message again."""
+    """Law: if a broker group has no leader, a search raises instead of finding nothing;
+    the caller might send the message again.
+    """
     leaderless = TopicRouteData(
         (QueueData(BROKER, 1, 1, 6),), (BrokerData("fake", BROKER, {}),), None
     )
@@ -66,7 +68,9 @@ async def test_one_broker_group_is_asked_alone() -> None:
 
 
 async def test_a_dead_letter_goes_where_it_says_or_is_refused() -> None:
-    """Law: a dead letter is sent again to the topic that it names (RocketMQ 5's property too); without a known topic it is refused."""
+    """Law: a dead letter is sent again to the topic that it names (RocketMQ 5's property too);
+    without a known topic it is refused.
+    """
     (told, untold) = messages(1, 2)
     told.body = b"x" * (5 << 20)  # As a producer with its own limit sends it, compressed.
     told.properties |= {"DLQ_ORIGIN_TOPIC": "T", "DLQ_ORIGIN_MESSAGE_ID": "0A", "color": "red"}

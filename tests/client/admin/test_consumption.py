@@ -61,7 +61,9 @@ async def committed(admin: AdminClient, message: ReceivedMessage, *, groups: int
 async def test_a_track_shows_for_each_group_what_it_has_done(
     group: Group, admin: AdminClient
 ) -> None:
-    """Law: a track shows RocketMQ's state for each group (consumed, filtered out, not online) and the offset that proves it."""
+    """Law: a track shows RocketMQ's state for each group (consumed, filtered out,
+    not online) and the offset that proves it.
+    """
     await admin.create_topic("parcels", queues=1)
     where = group.name_server_address
     all_of, some = Inbox(), Inbox()
@@ -135,7 +137,9 @@ async def test_a_message_waits_for_its_time_and_can_be_cancelled(
 async def test_a_message_that_waits_is_recalled_by_the_handle_of_its_send(
     group: Group, admin: AdminClient
 ) -> None:
-    """Law: a delayed message is recalled by the handle of its send; a late, wrong or foreign handle is refused with the reason."""
+    """Law: a delayed message is recalled by the handle of its send; a late,
+    wrong or foreign handle is refused with the reason.
+    """
     await admin.create_topic("appointments", queues=1)
     inbox = Inbox()
     where = group.name_server_address

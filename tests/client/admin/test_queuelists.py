@@ -35,7 +35,9 @@ CHANGES = {
 
 
 async def test_another_number_of_queues_is_declared_nowhere() -> None:
-    """Law: another number of queues of an ordered topic is refused before it is declared; producers would use the new list."""
+    """Law: another number of queues of an ordered topic is refused before it is declared;
+    producers would use the new list.
+    """
     declared = {"orders": f"{BROKER}:8"}
     async with (
         running(topics={"orders": 8}, declared=declared) as cluster,
@@ -150,7 +152,9 @@ def _configured(count: int, *, order: bool = True) -> Fault:
 
 
 async def test_nothing_is_deleted_while_a_group_of_the_topic_is_away() -> None:
-    """Law: an ordered topic is not deleted while one of its broker groups is away; its part would come back with old messages."""
+    """Law: an ordered topic is not deleted while one of its broker groups is away;
+    its part would come back with old messages.
+    """
     declared = {"orders": f"{BROKER}:4;{AWAY}:4"}
     async with (
         running(topics={"orders": 4}, declared=declared) as cluster,
@@ -163,7 +167,9 @@ async def test_nothing_is_deleted_while_a_group_of_the_topic_is_away() -> None:
 
 
 async def test_a_deletion_that_ended_too_soon_can_be_repeated() -> None:
-    """Law: a deletion that ended too early can be repeated; else its declaration would apply to the next topic of that name."""
+    """Law: a deletion that ended too early can be repeated; else its declaration would apply to the next topic of that
+    name.
+    """
     declared = {"orders": f"{BROKER}:4"}
     async with running(declared=declared) as cluster, AdminClient(cluster.address) as admin:
         await admin.delete_topic("orders")

@@ -123,7 +123,9 @@ def test_calls_beside_the_close_of_their_thread_are_refused_or_end() -> None:
 
 
 def test_what_ends_with_a_thread_begins_nothing_and_cleans_up() -> None:
-    """Law: when the thread ends, cancelled tasks start nothing new and clean up; a client that was not closed returns no message."""
+    """Law: when the thread ends, cancelled tasks start nothing new and clean up;
+    a client that was not closed returns no message.
+    """
     thread = LoopThread()
     seen: list[str] = []
 
@@ -359,7 +361,9 @@ def test_a_listener_in_a_thread_closes_its_consumer(cluster: FakeCluster) -> Non
 def test_a_body_that_closes_and_breaks_has_its_message_done_at_the_end_of_the_block(
     cluster: FakeCluster,
 ) -> None:
-    """Law: a body that closes and breaks has its message done at the end of the block, without waiting for `shutdown_timeout`."""
+    """Law: a body that closes and breaks has its message done at the end of the block,
+    without waiting for `shutdown_timeout`.
+    """
     cluster.append("T", 0, b"m0")
     began = time.monotonic()
     with blocking.Consumer(

@@ -67,7 +67,9 @@ def test_sends_wait_for_their_result_and_raise_the_same_errors(cluster: FakeClus
 
 
 def test_a_child_of_the_process_that_made_it_is_asked_to_make_its_own(cluster: FakeCluster) -> None:
-    """Law: in a forked child (gunicorn --preload, Celery), a client made by the parent is refused with advice; its thread stays in the parent."""
+    """Law: in a forked child (gunicorn --preload, Celery), a client made by the parent is refused with advice;
+    its thread stays in the parent.
+    """
     with blocking.Producer("G", cluster.address) as sender:
         said = [
             in_child(lambda: sender.send("T", "child", key="k")),

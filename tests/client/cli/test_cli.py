@@ -118,7 +118,9 @@ def test_a_plug_in_cannot_take_an_own_command_over(monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_without_a_cluster_every_command_says_what_to_do(arguments: list[str]) -> None:
-    """Law: without a cluster each command ends with code 4, one sentence and a link, no traceback; JSON says the same (OTH-07)."""
+    """Law: without a cluster each command ends with code 4, one sentence and a link, no traceback;
+    JSON says the same (OTH-07).
+    """
     text = CliRunner().invoke(cli, [*arguments, "--name-server", NOBODY])
     as_json = CliRunner().invoke(cli, [*arguments, "--name-server", NOBODY, "--output", "json"])
 

@@ -224,7 +224,9 @@ def test_explain_shows_queue_holder_and_what_is_ahead(orderlymq_cluster: Cluster
 def test_a_group_that_took_locks_is_consumed_without_order_once_it_is_declared(
     orderlymq_cluster: Cluster,
 ) -> None:
-    """Law: a group that took locks may be declared concurrent only while no queue is locked; later edits by tools do not undo that."""
+    """Law: a group that took locks may be declared concurrent only while no queue is locked;
+    later edits by tools do not undo that.
+    """
     orderlymq_cluster.create_topic("orders", queues=1)
     send_orders()
     at = ["--name-server", orderlymq_cluster.name_server]
@@ -261,7 +263,9 @@ def test_two_administrators_who_set_one_group_together_undo_nothing(
 
 
 def test_a_group_gets_pauses_between_the_tries_of_a_message(orderlymq_cluster: Cluster) -> None:
-    """Law: a group's pauses between tries are set with time units; without effect a note is printed, and a wrong one is refused."""
+    """Law: a group's pauses between tries are set with time units; without effect a note is printed,
+    and a wrong one is refused.
+    """
     at = ["--name-server", orderlymq_cluster.name_server]
     key = run("group", "set", "billing", "--concurrency", "key", "--retry-pause", "250ms", *at)
     most = run("group", "set", "billing", "--retry-pause-max", "10m", *at)

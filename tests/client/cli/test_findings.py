@@ -33,7 +33,9 @@ def status(**watch: Any) -> dict[str, Any]:
 
 
 def test_findings_of_all_brokers_are_gathered_and_others_left_out() -> None:
-    """Law: findings of all brokers are merged for one group; the greatest age counts, and brokers without a report are skipped."""
+    """Law: findings of all brokers are merged for one group; the greatest age counts,
+    and brokers without a report are skipped.
+    """
     lag = [{"group": "billing", "topic": "orders", "messages": 5, "seconds": 12.5}]
     other = {**BLOCKED, "group": "shipping"}
     duplicate = {"clientId": "c", "addresses": ["a:1", "b:2"], "groups": ["billing", "x"]}

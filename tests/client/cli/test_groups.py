@@ -64,7 +64,9 @@ async def test_a_list_of_groups_asks_once_for_brokers_and_locks() -> None:
 
 
 async def test_a_list_names_all_groups_and_asks_about_a_bounded_number() -> None:
-    """Law: a list names all groups but asks about a limited number; for the others members and lag are missing, with a note."""
+    """Law: a list names all groups but asks about a limited number; for the others members and lag are missing,
+    with a note.
+    """
     names = [f"group-{number:02}" for number in range(40)]
     table = SubscriptionGroupTable({name: SubscriptionGroupConfig(name) for name in names})
     absent = refuse(ResponseCode.CONSUMER_NOT_ONLINE)
@@ -89,7 +91,9 @@ async def test_a_list_names_all_groups_and_asks_about_a_bounded_number() -> None
 
 
 async def test_the_lag_of_a_group_by_key_is_what_it_has_not_consumed() -> None:
-    """Law: the lag of a group by key counts messages that are not completed, because a held lane stops its committed offset."""
+    """Law: the lag of a group by key counts messages that are not completed,
+    because a held lane stops its committed offset.
+    """
     table = SubscriptionGroupTable({"billing": SubscriptionGroupConfig("billing")})
 
     def answer(command: RemotingCommand, _: Connection) -> RemotingCommand:

@@ -207,7 +207,9 @@ async def test_what_is_only_looked_at_is_not_asked_for_later() -> None:
 async def test_a_topic_that_was_deleted_is_asked_for_a_while_and_reported_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Law: a deleted topic is asked for and reported for a while only; after a name server's restart it is asked for until known."""
+    """Law: a deleted topic is asked for and reported for a while only;
+    after a name server's restart it is asked for until known.
+    """
     async with running(topics={"T": 1, "U": 1}) as cluster:
         instance = ClientInstance(cluster.address, ClientSettings(poll_name_server_interval=0.02))
         await instance.start()

@@ -79,7 +79,9 @@ def names_said(cluster: FakeCluster) -> set[str]:
 
 
 async def test_producer_and_ordered_consumer_of_a_namespace_say_whole_names_only() -> None:
-    """Law: producer and ordered consumer send full names only, as Java's clients do; received messages have the bare topic."""
+    """Law: producer and ordered consumer send full names only, as Java's clients do;
+    received messages have the bare topic.
+    """
     inbox = Inbox()
     async with running(topics=dict(WHOLE), ordered=True) as cluster:
         consumer = Consumer(

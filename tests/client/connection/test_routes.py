@@ -34,7 +34,9 @@ def test_queues_stand_in_javas_order_whatever_the_name_server_sent() -> None:
 
 
 def test_the_declared_list_counts_even_when_a_broker_is_gone() -> None:
-    """Law: the declared list counts even if a broker group is gone, so that `hash % n` does not change (SEL-05, ORD-08, NSR-08)."""
+    """Law: the declared list counts even if a broker group is gone, so that `hash % n` does not change (SEL-05, ORD-08,
+    NSR-08).
+    """
     whole = topic_route("T", _data(("a", 2, 6), ("b", 2, 6), order="a:2;b:2"))
     less = topic_route("T", _data(("a", 2, 6), order="a:2;b:2"))
 

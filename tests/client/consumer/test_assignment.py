@@ -143,7 +143,9 @@ def test_config_takes_what_it_names_as_far_as_it_exists() -> None:
 
 
 def test_machine_room_divides_the_room_and_gives_the_rest_to_the_first() -> None:
-    """Law: ByMachineRoom divides its rooms' queues and gives the rest to the first members; other name forms do not count (AllocateMessageQueueByMachineRoom)."""
+    """Law: ByMachineRoom divides its rooms' queues and gives the rest to the first members;
+    other name forms do not count (AllocateMessageQueueByMachineRoom).
+    """
     queues = [*_queues(5, "r1@b"), *_queues(3, "r2@b"), *_queues(2, "plain"), *_queues(2, "r1@b@c")]
     strategy = ByMachineRoom(frozenset({"r1"}))
 

@@ -68,7 +68,9 @@ async def started(broker: OrderlyMQBroker) -> AsyncIterator[OrderlyMQBroker]:
 
 
 async def test_the_test_broker_calls_handlers_and_publishers_in_process() -> None:
-    """Law: the test broker calls handlers and publishers in this process; mocks record, types are validated, errors reach the caller."""
+    """Law: the test broker calls handlers and publishers in this process; mocks record, types are validated,
+    errors reach the caller.
+    """
     broker = make()
     answers = broker.publisher("bills")
 
@@ -96,7 +98,9 @@ async def test_the_test_broker_calls_handlers_and_publishers_in_process() -> Non
 
 
 async def test_a_publisher_without_a_subscriber_is_seen_by_its_mock() -> None:
-    """Law: a publisher's mock sees a message without a subscriber; None is sent as JSON null, because a body is never empty."""
+    """Law: a publisher's mock sees a message without a subscriber; None is sent as JSON null,
+    because a body is never empty.
+    """
     broker = make()
     answers = broker.publisher("bills", headers={"from": "billing"})
 
@@ -335,7 +339,9 @@ async def test_what_an_error_means_is_the_policy_of_the_subscriber(
 
 
 async def test_a_handler_decides_by_itself(orderlymq_cluster: Cluster) -> None:
-    """Law: a handler may decide with `ack`, `nack`, `reject` or FastStream's exceptions; without a decision an error delivers again."""
+    """Law: a handler may decide with `ack`, `nack`, `reject` or FastStream's exceptions;
+    without a decision an error delivers again.
+    """
     orderlymq_cluster.create_topic("orders", queues=1)
     broker = make(ack_policy=AckPolicy.MANUAL)
     got: list[str] = []
@@ -400,7 +406,9 @@ async def test_a_handler_stops_its_subscriber(orderlymq_cluster: Cluster) -> Non
 async def test_a_handler_in_a_thread_that_outlives_the_consume_timeout_is_alone_with_its_key(
     orderlymq_cluster: Cluster,
 ) -> None:
-    """Law: a threaded handler that exceeds the consume time-out stays alone with its key, because a thread cannot be stopped."""
+    """Law: a threaded handler that exceeds the consume time-out stays alone with its key,
+    because a thread cannot be stopped.
+    """
     orderlymq_cluster.create_topic("orders", queues=1)
     with AdminClient() as admin:
         by_key = SubscriptionGroupConfig("billing", concurrency=BY_KEY, consume_timeout_minute=0)

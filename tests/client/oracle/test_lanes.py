@@ -201,7 +201,9 @@ def test_a_reset_to_an_offset_settles_what_it_jumps() -> None:
 
 
 def test_each_message_is_told_once_as_overtaken_or_skipped() -> None:
-    """Law: each message is reported once as overtaken or skipped; one that came again and failed again may be overtaken again."""
+    """Law: each message is reported once as overtaken or skipped; one that came again and failed again may be overtaken
+    again.
+    """
     messages = [*sent("a1", "a2", "a3", "a4"), given("a1", 0, 1)]
     failed = listened(Kind.FAILED, "a1", 0, 1)
     again = [given("a1", 0, 4), listened(Kind.FAILED, "a1", 0, 4)]

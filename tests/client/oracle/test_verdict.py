@@ -222,7 +222,9 @@ PLANTED = {
 
 @pytest.mark.parametrize("name", PLANTED)
 def test_each_broken_promise_is_found_with_its_evidence(name: str) -> None:
-    """Law: a planted defect is the only finding; it names message and queue, and its slice holds exactly the events that show it."""
+    """Law: a planted defect is the only finding; it names message and queue,
+    and its slice holds exactly the events that show it.
+    """
     planted, (defect, message, queue, slice_) = PLANTED[name]
     backdrop = [elsewhere(number) for number in range(2 * len(planted) + 2)]
     mixed: list[Event] = []
@@ -421,7 +423,9 @@ def test_removing_any_delivery_but_the_first_is_noticed(data: st.DataObject, len
 
 
 def test_a_client_whose_lease_has_lapsed_does_not_overlap_the_next_one() -> None:
-    """Law: a client whose lease has lapsed by its own clock does not overlap the next one, even if its listener still runs."""
+    """Law: a client whose lease has lapsed by its own clock does not overlap the next one,
+    even if its listener still runs.
+    """
     begun = [send("a"), ack("a", 0), deliver("a", 0)]
     lapsed = replace(deliver("a", 0), kind=Kind.LAPSED)
     after = [deliver("a", 0, client="c2", epoch=2), done("a", 0, client="c2"), done("a", 0)]

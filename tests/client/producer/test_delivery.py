@@ -262,7 +262,9 @@ async def _between_two(
 
 
 async def test_what_is_not_stored_safely_is_sent_to_another_broker_group() -> None:
-    """Law: with the option, a message that is not stored safely is sent to another broker group; the better status counts (SND-07)."""
+    """Law: with the option, a message that is not stored safely is sent to another broker group;
+    the better status counts (SND-07).
+    """
     async with _between_two() as (producer, first, second):
         result = await producer.send("T", "x")
 

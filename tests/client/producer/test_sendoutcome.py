@@ -60,7 +60,9 @@ def test_a_refusal_after_a_lost_answer_is_still_unknown() -> None:
 
 
 def test_a_fence_after_a_lost_answer_leaves_the_send_unknown() -> None:
-    """Law: a fence after a lost answer leaves the send unknown, because an aborted expansion may still accept the first try (seed 3511)."""
+    """Law: a fence after a lost answer leaves the send unknown, because an aborted expansion may still accept the first
+    try (seed 3511).
+    """
     attempts = Attempts(3.0, "T")
     attempts.note_failure("b:1", ConnectionLost("reset", address="b:1", maybe_sent=True))
     attempts.note_refusal("b:1", _answer(ResponseCode.ORDERLYMQ_QUEUES_CHANGED))

@@ -161,7 +161,9 @@ async def test_without_an_audit_log_nothing_is_done(
 async def test_a_skip_makes_a_dead_letter_and_lets_the_lane_go_on(
     guarded: Console, browser: aiohttp.ClientSession, troubled: Cluster, log: Log
 ) -> None:
-    """Law: a skip makes a dead letter and the lane goes on; the audit log has it before and after, and a repeated form does nothing."""
+    """Law: a skip makes a dead letter and the lane goes on; the audit log has it before and after,
+    and a repeated form does nothing.
+    """
     group = fresh("skipping")
     await hold_lane(troubled.name_server, group)
     path = f"/groups/{group}/release?topic=orders&key=order-3&how=skip"
@@ -194,7 +196,9 @@ async def test_a_skip_makes_a_dead_letter_and_lets_the_lane_go_on(
 async def test_a_key_parked_behind_a_dead_letter_is_released(
     guarded: Console, browser: aiohttp.ClientSession, troubled: Cluster, log: Log
 ) -> None:
-    """Law: a key parked behind a dead letter (ordered group, HoldKey) is released; its letters stay, and its page leads to it."""
+    """Law: a key parked behind a dead letter (ordered group, HoldKey) is released; its letters stay,
+    and its page leads to it.
+    """
     group = fresh("shipping")
     await park(troubled, group, "order-2")
     await sign_in(browser, guarded, ALICE)
@@ -223,7 +227,9 @@ async def test_a_key_parked_behind_a_dead_letter_is_released(
 async def test_what_passes_dead_letters_needs_a_second_consent(
     guarded: Console, browser: aiohttp.ClientSession, troubled: Cluster, log: Log
 ) -> None:
-    """Law: a release or redrive that would pass waiting messages needs a second consent for their number, asked again if it grows much."""
+    """Law: a release or redrive that would pass waiting messages needs a second consent for their number,
+    asked again if it grows much.
+    """
     topic, group = fresh("claims"), fresh("filing")
     troubled.create_topic(topic, queues=1)
     query = f"topic={topic}&key=order-2"
@@ -265,7 +271,9 @@ async def test_what_passes_dead_letters_needs_a_second_consent(
 async def test_of_one_group_there_is_one_change_at_a_time(
     guarded: Console, browser: aiohttp.ClientSession, troubled: Cluster, log: Log
 ) -> None:
-    """Law: a group has one change at a time: a form that is sent twice is done once, the second is planned later and finds nothing."""
+    """Law: a group has one change at a time: a form that is sent twice is done once,
+    the second is planned later and finds nothing.
+    """
     topic, group = fresh("parcels"), fresh("posting")
     troubled.create_topic(topic, queues=1)
     async with Producer(name_servers=troubled.name_server) as producer:

@@ -72,7 +72,9 @@ async def names(reader: ClusterReader) -> dict[str, str]:
 async def test_a_broker_group_that_was_removed_is_forgotten_after_a_while(
     servers: NameServers,
 ) -> None:
-    """Law: a broker group that may be away is unknown; a removed one is forgotten after a while, unless a queue list names it."""
+    """Law: a broker group that may be away is unknown; a removed one is forgotten after a while,
+    unless a queue list names it.
+    """
     reader = ClusterReader(servers, Collector(clock=(clock := Clock())))
     assert await names(reader) == {"a": "", "b": ""}
 
@@ -108,7 +110,9 @@ async def second(group: Group, admin: AdminClient) -> Child:
 async def test_no_plan_is_made_without_a_broker_group_that_is_away(
     make_group: Callable[..., Group],  # noqa: F811 - the fixture
 ) -> None:
-    """Law: no redrive or release is planned while a broker group is away, which may have the key's first letters; a reset of one queue elsewhere is."""
+    """Law: no redrive or release is planned while a broker group is away, which may have the key's first letters;
+    a reset of one queue elsewhere is.
+    """
     group = make_group(1)
     async with AdminClient(group.name_server_address) as admin:
         other = await second(group, admin)

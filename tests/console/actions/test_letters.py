@@ -55,7 +55,9 @@ class Accounts:
 async def test_a_key_goes_from_its_first_letter_back_into_order(
     tmp_path: Path, browser: aiohttp.ClientSession
 ) -> None:
-    """Law: a key's letters get back in order: each step is offered in time, a redrive before the release is refused, nothing is sent twice."""
+    """Law: a key's letters get back in order: each step is offered in time, a redrive before the release is refused,
+    nothing is sent twice.
+    """
     with Cluster(tmp_path) as cluster:
         cluster.create_topic("orders", queues=1)
         server = cluster.name_server

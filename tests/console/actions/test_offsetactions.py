@@ -71,7 +71,9 @@ async def test_a_reset_to_the_end_ends_where_it_was_shown(
 async def test_a_reset_of_a_group_that_has_gone_on_is_refused(
     guarded: Console, browser: aiohttp.ClientSession, troubled: Cluster, log: Log
 ) -> None:
-    """Law: a reset is refused if the group has consumed since the preview, or the stamp has other offsets; nothing is moved or logged."""
+    """Law: a reset is refused if the group has consumed since the preview, or the stamp has other offsets;
+    nothing is moved or logged.
+    """
     troubled.create_topic("moving", queues=1)
     queue = MessageQueue("moving", "broker-a", 0)
     path = "/groups/billing/reset?topic=moving&to=earliest"
@@ -115,7 +117,9 @@ async def test_a_link_cannot_have_a_preview_show_other_offsets(
 async def test_one_message_of_one_queue_is_skipped_with_the_next_ones_shown(
     guarded: Console, browser: aiohttp.ClientSession, troubled: Cluster, log: Log
 ) -> None:
-    """Law: a skip passes one message of one queue, shown with the next ones; other queues stay, and the audit log has the offset."""
+    """Law: a skip passes one message of one queue, shown with the next ones; other queues stay,
+    and the audit log has the offset.
+    """
     troubled.create_topic("poison", queues=2)
     first, second = (MessageQueue("poison", "broker-a", number) for number in (0, 1))
     path = skip_link("billing", "poison", "broker-a", 0, 1)

@@ -10,7 +10,9 @@ def answers(**tables: dict[str, int] | None) -> Answers[dict[str, int]]:
 
 
 def test_a_catalogue_is_sorted_once_for_all_pages_and_viewers() -> None:
-    """Law: a list is sorted once for all pages and viewers, until a broker group answers differently or another group comes."""
+    """Law: a list is sorted once for all pages and viewers, until a broker group answers differently or another group
+    comes.
+    """
     reader = ClusterReader(AdminClient("127.0.0.1:1"), Collector())
     first, second = {"b": 1, "_a": 1}, {"c": 1, "b": 1}
     asked: list[str] = []

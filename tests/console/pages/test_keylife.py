@@ -147,7 +147,9 @@ def test_a_lane_shows_what_becomes_of_a_message_that_its_group_has_not_committed
 def test_a_key_of_which_nothing_is_owed_is_consumed_as_far_as_was_read(
     by_key: bool, begin: int, end: int, text: str
 ) -> None:
-    """Law: a key without owed messages counts as consumed as far as the group has looked, not only to the committed offset."""
+    """Law: a key without owed messages counts as consumed as far as the group has looked,
+    not only to the committed offset.
+    """
     each = GroupAndKey("billing", None, 0, None, None, None, by_key, begin=begin)
     explained = KeyExplanation("orders", "k", True, QUEUE, 1, 0, end, (each,))
 
@@ -162,7 +164,9 @@ def test_a_message_is_not_said_to_be_completed_where_lanes_go_by_another_propert
 
 
 def test_a_queue_that_stands_still_is_an_event_of_the_keys_in_it() -> None:
-    """Law: a queue that stands still is an event for its keys, in its own groups only, at the leader's time, even for old messages."""
+    """Law: a queue that stands still is an event for its keys, in its own groups only, at the leader's time,
+    even for old messages.
+    """
     rows = [ROW, {**ROW, "queue": 1}, {**ROW, "topic": "other"}, {**ROW, "group": "stranger"}]
     each = GroupAndKey("shipping", None, 7, 7, 0, None)
     explained = KeyExplanation("orders", "k", True, QUEUE, 2, 0, 99, (each,))

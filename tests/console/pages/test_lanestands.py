@@ -60,7 +60,9 @@ def words(page: Any) -> str:
 async def test_a_queue_of_lanes_offers_no_skip_and_names_who_has_lanes_in_hand(
     reader: Readings,
 ) -> None:
-    """Law: a standing queue of lanes offers no skip, and says how many lanes are in hand, who has the oldest, and what is owed."""
+    """Law: a standing queue of lanes offers no skip, and says how many lanes are in hand, who has the oldest,
+    and what is owed.
+    """
     page = await blocked(reader, Parameters({}))
     queue, lane = page.rows
     html = words(page)

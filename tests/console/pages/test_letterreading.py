@@ -95,7 +95,9 @@ def offsets(found: Letters) -> list[int]:
 async def test_a_look_reads_a_bounded_number_behind_what_was_sent(
     admin: AdminClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: a look reads a limited number of letters behind the sent ones and says if there are more; a restarted topic is read from its begin."""
+    """Law: a look reads a limited number of letters behind the sent ones and says if there are more;
+    a restarted topic is read from its begin.
+    """
     queue = await give_up(admin, "window", "windows", ["a", "a", "b", "c", "a"])
     reader = ClusterReader(admin, Collector())
 
@@ -177,7 +179,9 @@ async def test_nothing_is_redriven_into_a_topic_that_nobody_may_write_to(
 
 
 async def test_a_key_is_not_done_while_letters_are_not_read(admin: AdminClient) -> None:
-    """Law: a key does not count as done while letters are unread; its last one may be among them, and the next look finds it."""
+    """Law: a key does not count as done while letters are unread; its last one may be among them,
+    and the next look finds it.
+    """
     await give_up(admin, "crowd", "crowds", ["many"] * READ_MAX + ["late"])
     reader = ClusterReader(admin, Collector(clock=(clock := Clock())))
 
@@ -200,7 +204,9 @@ async def test_a_key_is_not_done_while_letters_are_not_read(admin: AdminClient) 
 
 
 async def test_all_keys_of_a_topic_are_redriven_in_order(admin: AdminClient) -> None:
-    """Law: a redrive of a topic sends all keys in order, none twice, leaves other topics' letters, and the plan names what is sent."""
+    """Law: a redrive of a topic sends all keys in order, none twice, leaves other topics' letters,
+    and the plan names what is sent.
+    """
     await give_up(admin, "bulk", "others", ["a"])
     await give_up(admin, "bulk", "bulks", ["a", "b", "a", "c", "b"])
     reader = ClusterReader(admin, Collector())
@@ -294,7 +300,9 @@ async def test_a_parked_key_without_letters_is_shown(cluster: Cluster, admin: Ad
 async def test_a_broker_group_without_the_topic_or_without_a_leader_leaves_the_others(
     make_group: Callable[..., Group],  # noqa: F811 - the fixture
 ) -> None:
-    """Law: a group without the topic counts as no lag; one without a leader is named, and the other groups' steps are known."""
+    """Law: a group without the topic counts as no lag; one without a leader is named,
+    and the other groups' steps are known.
+    """
     group = make_group(1)
     (port,) = free_ports(1)
     own = {"peers": {"2": {"host": "127.0.0.1", "port": group.raft_ports[2]}}}

@@ -46,7 +46,9 @@ def place(row: dict[str, Any]) -> str:
 async def test_a_message_shows_where_it_is_for_each_group(
     console: Console, browser: aiohttp.ClientSession
 ) -> None:
-    """Law: a message's page has its state per group: the one at which a lane is held, with the error, and the next one, which waits."""
+    """Law: a message's page has its state per group: the one at which a lane is held, with the error, and the next one,
+    which waits.
+    """
     first, second, *_ = await held(browser, console)
 
     page = await ask(browser, console, place(first))

@@ -41,7 +41,9 @@ def test_a_queue_that_the_new_leader_names_elsewhere_is_not_kept_beside_it() -> 
 
 
 async def test_the_first_page_does_not_call_a_cluster_healthy_whose_leader_is_new() -> None:
-    """Law: with a new leader the first page is not healthy: the count is unknown with its reason, earlier standstills still count."""
+    """Law: with a new leader the first page is not healthy: the count is unknown with its reason,
+    earlier standstills still count.
+    """
     young = await overview(Readings(told(known=False)), Parameters({}))
     old = await overview(Readings(told()), Parameters({}))
     kept = told(known=False).model_copy(update={"kept": told(ROW).blocked})
@@ -60,7 +62,9 @@ async def test_the_first_page_does_not_call_a_cluster_healthy_whose_leader_is_ne
 async def test_the_page_keeps_a_queue_that_nobody_committed_behind(
     committed: int, rows: int
 ) -> None:
-    """Law: a standing queue from before stays on the page until the group commits past it; the page says that more is unknown."""
+    """Law: a standing queue from before stays on the page until the group commits past it;
+    the page says that more is unknown.
+    """
     reader = Readings(told(known=False).model_copy(update={"kept": told(ROW).blocked}))
     queue = MessageQueue("orders", "broker-a", 0)
     reader.answers["progress"] = {queue: OffsetWrapper(10, committed, 0)}

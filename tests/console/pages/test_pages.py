@@ -35,7 +35,9 @@ async def show(browser: aiohttp.ClientSession, console: Console, path: str) -> s
 async def test_the_first_page_says_in_one_sentence_what_is_wrong(
     console: Console, browser: aiohttp.ClientSession
 ) -> None:
-    """Law: the first page says in one sentence what is wrong; before the leader has looked, and before two looks for rates, it is unknown."""
+    """Law: the first page says in one sentence what is wrong; before the leader has looked,
+    and before two looks for rates, it is unknown.
+    """
     page = await get(browser, console, "/overview")
     assert page["messagesIn"] == {
         "value": None,

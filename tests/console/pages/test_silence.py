@@ -49,7 +49,9 @@ async def reader(tmp_path: Path) -> AsyncIterator[ClusterReader]:
 
 
 async def test_only_the_first_page_waits_for_a_broker_that_hangs(reader: ClusterReader) -> None:
-    """Law: only the first page waits for a broker that hangs; later its failure is the answer, and nothing but its status is asked."""
+    """Law: only the first page waits for a broker that hangs; later its failure is the answer,
+    and nothing but its status is asked.
+    """
     await reader.statuses()
     asked = reader.collector.asked
     async with asyncio.timeout(1.0):

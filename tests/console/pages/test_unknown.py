@@ -94,7 +94,9 @@ async def test_a_part_of_the_page_that_fails_is_named(reader: Readings, kind: st
 async def test_the_address_beside_a_holder_is_its_own(
     reader: Readings, now: str, address: str | None
 ) -> None:
-    """Law: the shown address is that of the shown holder; the leader's answer is seconds old and the holder may have changed."""
+    """Law: the shown address is that of the shown holder; the leader's answer is seconds old and the holder may have
+    changed.
+    """
     reader.answers |= {"locks": locks(now), "lanes": LaneTable(), "parked": []}
 
     (row,) = (await blocked(reader, SHIPPING)).rows
@@ -120,7 +122,9 @@ async def test_a_holder_that_is_away_has_no_log_to_read(reader: Readings) -> Non
 
 
 async def test_the_first_page_knows_that_a_holder_is_away() -> None:
-    """Law: the first page knows without another question that a holder is away, if the leader reports it; an older one does not."""
+    """Law: the first page knows without another question that a holder is away, if the leader reports it;
+    an older one does not.
+    """
     away = {**ROW, "holder": "alice", "connected": False, "leaseMillis": 60_000}
 
     first = await overview(Readings(told(away)), SHIPPING)
@@ -155,7 +159,9 @@ async def test_a_queue_that_stands_shows_since_when_its_listener_has_the_message
 async def test_what_is_left_out_has_its_own_reason(
     reader: Readings, status: StatusReport, reason: str
 ) -> None:
-    """Law: what is left out has its own reason on each page: the leader has not looked yet, or the replica takes over a state."""
+    """Law: what is left out has its own reason on each page: the leader has not looked yet,
+    or the replica takes over a state.
+    """
     reader.status = status
 
     page = await blocked(reader, SHIPPING)

@@ -180,7 +180,9 @@ def test_another_leader_is_another_counter_also_when_it_has_counted_more() -> No
 
 
 def test_lists_are_searched_and_cut_here() -> None:
-    """Law: lists are searched and cut in the console: names that begin with the text come first, and a page beyond the end is the last one."""
+    """Law: lists are searched and cut in the console: names that begin with the text come first,
+    and a page beyond the end is the last one.
+    """
     names = [f"topic-{number}" for number in range(10_000)]
 
     assert search(["my-orders", "orders", "x"], "ORD", str) == ["orders", "my-orders"]
@@ -249,7 +251,9 @@ def test_the_lag_of_a_group_is_what_its_members_may_consume() -> None:
 
 
 def test_the_link_to_the_json_of_a_page_names_the_same_thing() -> None:
-    """Law: a page's link to its JSON names the same object, even if the name has characters to escape (dead-letter topics)."""
+    """Law: a page's link to its JSON names the same object, even if the name has characters to escape (dead-letter
+    topics).
+    """
     request: web.Request = make_mocked_request("GET", "/topics/%25DLQ%2541bc")
     page = AuditPage(lines=())
 

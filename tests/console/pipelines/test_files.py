@@ -62,7 +62,9 @@ def test_a_stream_reports_its_phase_progress_and_target(tmp_path: Path) -> None:
 def test_a_driver_that_was_killed_has_died_whatever_it_said_last(
     tmp_path: Path, phase: str
 ) -> None:
-    """Law: a driver without its lock has died, whatever it said last; a lock on another file or of another kind does not count."""
+    """Law: a driver without its lock has died, whatever it said last;
+    a lock on another file or of another kind does not count.
+    """
     checkpoint = status(tmp_path, "killed", phase=phase)
     file = manifest(tmp_path, "killed")
     with (checkpoint / "driver.lock").open("a") as lock:

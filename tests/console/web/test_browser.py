@@ -153,7 +153,9 @@ async def inspect(page: Page, path: str, pictures: Path | None) -> None:
 async def test_pages_fit_and_the_browser_complains_of_nothing(
     console: Console, chromium: Browser, width: int, scheme: str, pictures: Path | None
 ) -> None:
-    """Law: pages fit a desktop, a tablet and a phone, in light and dark, each control has a name, and the browser has no complaint."""
+    """Law: pages fit a desktop, a tablet and a phone, in light and dark, each control has a name,
+    and the browser has no complaint.
+    """
     context = await chromium.new_context(
         viewport={"width": width, "height": 800},
         color_scheme="dark" if scheme == "dark" else "light",

@@ -196,7 +196,9 @@ async def test_without_a_cluster_everything_is_unknown_and_nothing_is_zero(
 async def test_without_an_account_nobody_looks(
     guarded: Console, browser: aiohttp.ClientSession
 ) -> None:
-    """Law: without an account pages lead to the sign-in and programs are told what to send; only the sign-in's style is open."""
+    """Law: without an account pages lead to the sign-in and programs are told what to send;
+    only the sign-in's style is open.
+    """
     async with browser.get(f"{guarded.url}/groups?page=2", allow_redirects=False) as answer:
         assert (answer.status, answer.headers["Location"]) == (
             303,
@@ -253,7 +255,9 @@ async def test_under_a_name_of_a_proxy_with_tls_the_session_is_for_tls_alone() -
 async def test_a_wrong_token_signs_nobody_in(
     guarded: Console, browser: aiohttp.ClientSession
 ) -> None:
-    """Law: a wrong token signs nobody in, by form or header; after too many a caller must wait, but a right one is accepted."""
+    """Law: a wrong token signs nobody in, by form or header; after too many a caller must wait,
+    but a right one is accepted.
+    """
     for number in range(20):
         async with browser.post(f"{guarded.url}/sign-in", data={"token": f"x{number}"}) as answer:
             assert answer.status == 403
@@ -363,7 +367,9 @@ async def test_a_session_that_ends_ends_its_events(
 async def test_no_request_makes_a_line_of_the_audit_log(
     guarded: Console, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Law: a failed request is logged on one line and cannot forge a line of the audit log, as both may share standard error."""
+    """Law: a failed request is logged on one line and cannot forge a line of the audit log,
+    as both may share standard error.
+    """
     forged = "\n" + '{"audit":{}}'
 
     async def fail(_: web.Request) -> web.Response:
@@ -447,7 +453,9 @@ async def test_what_no_browser_sends_is_refused_without_a_line_of_the_log(
     ["/\x00", "/\r\nX: y", "/a\x7f", "//[", "//evil", "/\\evil", "\t/", "http:/x", "", "/\t/evil"],
 )
 def test_whoever_signs_in_goes_to_a_page_of_the_console(target: str) -> None:
-    """Law: after the sign-in only a page of the console follows; another site or a control character leads to the first page."""
+    """Law: after the sign-in only a page of the console follows; another site or a control character leads to the first
+    page.
+    """
     assert local_target(target) == "/"
     assert local_target("/groups?page=2&q=ü#x") == "/groups?page=2&q=ü#x"
 

@@ -47,7 +47,9 @@ async def admin() -> AsyncIterator[Admin]:
 
 
 async def test_a_topic_is_created_with_every_field_that_brokers_require(admin: Admin) -> None:
-    """Law: a topic is created with code 17 and all fields that RocketMQ's tools send; its queues are read and write queues."""
+    """Law: a topic is created with code 17 and all fields that RocketMQ's tools send;
+    its queues are read and write queues.
+    """
     async with serving({}) as (broker, address):
         await admin.set_topic(address, "orders", TopicConfig(8, 6, order=True))
 
@@ -222,7 +224,9 @@ async def test_lanes_are_read_where_the_group_is_known(admin: Admin) -> None:
 
 
 async def test_the_lag_of_a_group_by_key_is_what_it_has_not_consumed(admin: Admin) -> None:
-    """Law: the lag of a group by key counts messages that are not completed, because a held lane stops its committed offset."""
+    """Law: the lag of a group by key counts messages that are not completed,
+    because a held lane stops its committed offset.
+    """
 
     def answer(request: RemotingCommand) -> RemotingCommand:
         offsets = OffsetWrapper(60, 2, backlog=4 if "orderlymq" in request.ext else None)
@@ -261,7 +265,9 @@ async def test_a_start_position_is_asked_and_committed(
 
 
 async def test_the_first_message_is_no_start_where_a_position_is_known(admin: Admin) -> None:
-    """Law: the first message is no start position if the group has a position already in another broker group, or has consumed here."""
+    """Law: the first message is no start position if the group has a position already in another broker group,
+    or has consumed here.
+    """
     async with serving({14: lambda request: request.reply(ext={"offset": "7"})}) as (
         broker,
         address,
@@ -293,7 +299,9 @@ class Leaders:
 async def test_a_group_gets_its_position_in_every_raft_group_before_it_is_made(
     admin: Admin,
 ) -> None:
-    """Law: a new group gets its position in every broker group before it is created, so that "Latest" never delivers the history."""
+    """Law: a new group gets its position in every broker group before it is created,
+    so that "Latest" never delivers the history.
+    """
     orders = {"topicName": "orders", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
     table = {"topicConfigTable": {"orders": orders}}
     answers: dict[int, Answer] = {
@@ -366,7 +374,9 @@ async def test_a_broker_that_has_seen_a_greater_token_is_reported() -> None:
 async def test_an_account_is_set_with_overlap_and_quotas_and_read_with_the_end_of_its_former_secret(
     admin: Admin,
 ) -> None:
-    """Law: an account is set (50) with overlap and quotas and read (52) with its former secret's end; older brokers do not report that."""
+    """Law: an account is set (50) with overlap and quotas and read (52) with its former secret's end;
+    older brokers do not report that.
+    """
     rights = {"topicPerms": {"orders": "PUB"}, "groupPerms": {}, "whiteRemoteAddress": ""}
     shown = {"admin": False, "defaultTopicPerm": "DENY", "defaultGroupPerm": "DENY", **rights}
     limits = {"requestsPerSecond": 5, "bytesPerSecond": 0, "connections": 2}

@@ -36,7 +36,9 @@ async def test_the_table_of_locks_is_read_once_for_all_consumer_groups() -> None
 
 
 async def test_members_are_not_notified_again_and_again_of_queues_that_nobody_will_lock() -> None:
-    """Law: members are not notified again and again of free queues that nobody will lock: groups by key, and topics that no member reads."""
+    """Law: members are not notified again and again of free queues that nobody will lock: groups by key,
+    and topics that no member reads.
+    """
     notices = {"billing": 0, "audit": 0, "mail": 0}
 
     def noticed(request: RemotingCommand) -> RemotingCommand:

@@ -146,7 +146,9 @@ async def test_an_operator_that_was_followed_learns_so_by_its_look_and_writes_no
 
 
 async def test_a_clock_that_was_ahead_and_is_set_back_locks_no_operator_out() -> None:
-    """Law: after a clock that was ahead is set back, the operator and its successor still have greater tokens than the stored one."""
+    """Law: after a clock that was ahead is set back, the operator and its successor still have greater tokens than the
+    stored one.
+    """
     async with operated() as world:
         config = TopicConfig(4, 4, order=True)
         world.shell.set_clock(_NEW_YEAR_MS + 7_200_000)

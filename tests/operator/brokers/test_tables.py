@@ -53,7 +53,9 @@ async def test_a_raft_group_is_asked_about_what_may_grow_and_what_grows_elsewher
 
 
 async def test_a_route_has_the_groups_of_the_queue_list_alone() -> None:
-    """Law: a topic's route is compared for the broker groups of its queue list only; one that a tool created elsewhere does not block an expansion."""
+    """Law: a topic's route is compared for the broker groups of its queue list only;
+    one that a tool created elsewhere does not block an expansion.
+    """
     name_server, client = registrations.core(), RemotingClient()
     ordered = registrations.topic("orders", order=True)
     register(name_server, GROUP_A, registration(1, ordered), connection=1)

@@ -221,7 +221,9 @@ def test_a_group_that_gives_nothing_makes_it_unknown_before_it_is_a_trouble() ->
 
 
 def test_silence_is_seen_within_five_seconds_at_the_default_interval() -> None:
-    """Law: at the default interval silence is seen within five seconds, also by the operator that asks once a second; one late message is no silence."""
+    """Law: at the default interval silence is seen within five seconds, also by the operator that asks once a second;
+    one late message is no silence.
+    """
     interval = Limits().interval_s
     world = World(Canary([LANE], "run", Limits(stale_s=stale_after_s(interval))))
     world.well()

@@ -197,7 +197,9 @@ def test_who_looks_after_nothing_reports_nothing(metrics: OperatorMetrics) -> No
 
 
 def test_certificates_that_end_soon_are_reported_once_per_group(metrics: OperatorMetrics) -> None:
-    """Law: certificates past five sixths of their life are reported once per group, until newer ones run or the Cluster is gone."""
+    """Law: certificates past five sixths of their life are reported once per group,
+    until newer ones run or the Cluster is gone.
+    """
     begins = datetime(2026, 1, 1, tzinfo=UTC)
     made = CertificateSet(1, 1, frozenset({1}), begins, begins + timedelta(days=360))
     newer = CertificateSet(2, 1, frozenset({1}), made.ends, made.ends + timedelta(days=360))
@@ -265,7 +267,9 @@ def test_a_canary_that_is_gone_is_reported(metrics: OperatorMetrics) -> None:
 
 
 def test_a_schedule_without_backups_is_reported(metrics: OperatorMetrics) -> None:
-    """Law: a schedule without recent Backups is reported until the next complete one; not if suspended, gone or another operator's."""
+    """Law: a schedule without recent Backups is reported until the next complete one; not if suspended,
+    gone or another operator's.
+    """
     night, other = ("shop", "nightly"), ("shop", "weekly")
     metrics.set_schedule(other, "True", "Scheduled")
 
@@ -342,7 +346,9 @@ def test_an_operator_is_stale_when_it_missed_rounds_at_any_interval(
 
 @pytest.mark.parametrize("name", _ALERTS)
 def test_an_alert_asks_how_much_only_what_never_falls_has_grown(name: str) -> None:
-    """Law: an alert uses increase() only with counters; a total alone would never end, and a falling gauge would count as a restart."""
+    """Law: an alert uses increase() only with counters; a total alone would never end,
+    and a falling gauge would count as a restart.
+    """
     expression = _ALERTS[name]
     grown = re.findall(r"\b(?:rate|increase)\((\w+)", expression)
     totals = re.findall(r"\b\w+_(?:total|bucket)\b", expression)
@@ -351,7 +357,9 @@ def test_an_alert_asks_how_much_only_what_never_falls_has_grown(name: str) -> No
 
 
 def test_a_lane_that_stands_still_is_reported_and_one_that_waits_for_its_time_is_not() -> None:
-    """Law: a lane that stands still is reported; a parked one, which comes back itself, is not, and a held one has its own alert."""
+    """Law: a lane that stands still is reported; a parked one, which comes back itself, is not,
+    and a held one has its own alert.
+    """
     ages = {
         "inHand": 700.0,
         "ready": 700.0,

@@ -85,7 +85,9 @@ class Busy:
 
 
 async def test_a_slow_api_server_takes_the_lease_from_nobody() -> None:
-    """Law: a slow API server does not cost the lease: it waits for no other request, and time-outs begin with the connection."""
+    """Law: a slow API server does not cost the lease: it waits for no other request,
+    and time-outs begin with the connection.
+    """
     busy = Busy()
     async with busy.serving() as api, asyncio.timeout(60):
         lists = [asyncio.create_task(api.list(SERVICES, NAMESPACE)) for _ in range(5)]

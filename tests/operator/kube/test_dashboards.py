@@ -101,7 +101,9 @@ def test_a_dashboard_shows_what_is_chosen(path: Path) -> None:
 
 @pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
 def test_a_dashboard_mixes_no_clusters(path: Path) -> None:
-    """Law: a dashboard does not mix Clusters or groups, although their groups, topics, pods and queue numbers may be the same."""
+    """Law: a dashboard does not mix Clusters or groups, although their groups, topics,
+    pods and queue numbers may be the same.
+    """
     for panel in _board(path)["panels"]:
         for target in panel["targets"]:
             query, legend = target["expr"], target.get("legendFormat", "")

@@ -154,7 +154,9 @@ async def test_a_lease_that_was_deleted_begins_above_every_former_token(
 async def test_a_process_that_crashed_takes_its_own_lease_again_with_a_higher_token(
     api: Api, leases: Leases
 ) -> None:
-    """Law: a process that restarts after a crash takes its own lease with a higher token, as old calls may still be under way."""
+    """Law: a process that restarts after a crash takes its own lease with a higher token,
+    as old calls may still be under way.
+    """
     first, led = _election(api, "a")
     task = await _lead(first, led)
     second, led = _election(api, "a")
@@ -192,7 +194,9 @@ async def test_who_leads_alone_renews_by_one_write(
 async def test_a_token_that_nobody_gave_costs_one_renewal(
     api: Api, leases: Leases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: if brokers report a token that nobody gave, the lease's holder takes a greater one at the cost of one renewal; others do not."""
+    """Law: if brokers report a token that nobody gave, the lease's holder takes a greater one at the cost of one renewal;
+    others do not.
+    """
     monkeypatch.setattr("orderlymq_operator.kube.election.RENEW_S", 0.02)
     first, led = _election(api, "a")
     task = await _lead(first, led)
@@ -212,7 +216,9 @@ async def test_a_token_that_nobody_gave_costs_one_renewal(
 async def test_a_token_that_brokers_have_from_a_clock_that_was_ahead_is_followed_once(
     api: Api, leases: Leases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: if brokers have a high token because of a wrong clock, the operator follows it once, by one, not at each renewal."""
+    """Law: if brokers have a high token because of a wrong clock, the operator follows it once, by one,
+    not at each renewal.
+    """
     monkeypatch.setattr("orderlymq_operator.kube.election.RENEW_S", 0.02)
     first, led = _election(api, "a")
     task = await _lead(first, led)
@@ -253,7 +259,9 @@ async def test_a_token_that_no_broker_believes_is_given_up(
 async def test_who_cannot_see_other_operators_does_not_raise_its_token(
     api: Api, leases: Leases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: an operator that cannot see others does not raise its token; two such operators would raise it in turns forever."""
+    """Law: an operator that cannot see others does not raise its token;
+    two such operators would raise it in turns forever.
+    """
     monkeypatch.setattr("orderlymq_operator.kube.election.RENEW_S", 0.02)
     leases.forbidden = True
     first, led = _election(api, "a")
@@ -303,7 +311,9 @@ async def _until(seen: Callable[[], bool]) -> None:
 async def test_an_operator_of_another_release_that_serves_the_same_stands_by_and_says_so(
     api: Api,
 ) -> None:
-    """Law: an operator of another release for the same namespaces stands by, names the first one, and later leads with a higher token."""
+    """Law: an operator of another release for the same namespaces stands by, names the first one,
+    and later leads with a higher token.
+    """
     first, led = _election(api, "a")
     task = await _lead(first, led)
     token = first.token

@@ -47,7 +47,9 @@ async def small(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SmallCluster]:
 
 
 async def test_a_calm_cluster_asks_the_api_server_for_nothing(small: SmallCluster) -> None:
-    """Law: a calm Cluster costs no request (not even for its Secrets); all is read again after half an hour, in case a watch broke off."""
+    """Law: a calm Cluster costs no request (not even for its Secrets); all is read again after half an hour,
+    in case a watch broke off.
+    """
     small.server.asked.clear()
     for _ in range(30):
         small.now[0] += 59
@@ -169,7 +171,9 @@ async def test_a_namespace_whose_role_is_gone_is_not_served_until_it_is_back() -
 async def test_an_operator_at_rest_writes_nothing_and_asks_less_than_once_a_minute(
     small: SmallCluster,
 ) -> None:
-    """Law: an operator at rest writes nothing and asks less than once a minute, beside watches and lease, over two hours of resyncs."""
+    """Law: an operator at rest writes nothing and asks less than once a minute, beside watches and lease,
+    over two hours of resyncs.
+    """
     audit = Audit(OperatorMetrics(), lambda: small.now[0])
     inventory = small.reconciler.inventory
     await audit.compare(small.api, inventory, (NAMESPACE,))
@@ -205,7 +209,9 @@ async def test_what_is_kept_is_read_again_after_a_watch_was_interrupted(
 
 
 async def test_a_cluster_that_waits_is_looked_at_ever_more_rarely(small: SmallCluster) -> None:
-    """Law: a waiting Cluster, whose pod needs a person's help, is looked at less and less often; each look costs two lists."""
+    """Law: a waiting Cluster, whose pod needs a person's help, is looked at less and less often;
+    each look costs two lists.
+    """
     small.now[0] += WATCHED_KEPT_S
     failing = {"name": "main", "state": {"waiting": {"reason": "CrashLoopBackOff"}}}
     server = small.server.objects[PODS.path(NAMESPACE, "demo-0-0")]

@@ -95,7 +95,9 @@ async def rests(small: SmallCluster) -> None:
 
 
 async def test_an_operator_at_rest_asks_the_api_server_for_nothing(small: SmallCluster) -> None:
-    """Law: an operator at rest asks nothing, however often it looks; what a person deletes is made again when a watch shows it."""
+    """Law: an operator at rest asks nothing, however often it looks;
+    what a person deletes is made again when a watch shows it.
+    """
     await rests(small)
     small.server.drop(SERVICES, NAMESPACE, "demo-0")
     await until(lambda: small.server.find(SERVICES, NAMESPACE, "demo-0") is not None)
@@ -117,7 +119,9 @@ def _held(small: SmallCluster) -> Json:
 async def test_a_cluster_made_again_under_its_name_has_only_what_is_its_own(
     small: SmallCluster,
 ) -> None:
-    """Law: a Cluster made again under its name gets its own objects, each once; the former one's are deleted a while later."""
+    """Law: a Cluster made again under its name gets its own objects, each once;
+    the former one's are deleted a while later.
+    """
     await rests(small)
     former = small.server.drop(CLUSTERS, *KEY)
     small.server.put(CLUSTERS, custom("Cluster", "demo", spec=former["spec"], uid="made-again"))

@@ -189,7 +189,9 @@ async def test_a_watch_that_says_nothing_begins_again_where_it_was(
 async def test_a_namespace_that_cannot_be_watched_ends_no_watch_of_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: a namespace that cannot be watched is lost once, does not delay others, and is watched when it can be read again."""
+    """Law: a namespace that cannot be watched is lost once, does not delay others,
+    and is watched when it can be read again.
+    """
     server, readable = ObjectServer(), asyncio.Event()
     server.refused["/apis/orderlymq.io/v1alpha1/namespaces/gone"] = (403, "not granted")
     places = (NAMESPACE, "gone")
@@ -236,7 +238,9 @@ _LABELLED = {
 async def test_ten_thousand_topics_are_shown_although_their_list_grows_too_old(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: if the later pages of a list are gone, the list is read again and all watches begin again; 10,000 topics are shown."""
+    """Law: if the later pages of a list are gone, the list is read again and all watches begin again;
+    10,000 topics are shown.
+    """
     server, count = ObjectServer(), 10_000
     for number in range(count):
         server.put(TOPICS, custom("Topic", f"topic-{number}"))

@@ -30,7 +30,9 @@ async def test_a_key_that_is_added_while_it_is_handled_is_handled_again() -> Non
 
 
 async def test_failures_come_later_and_later_and_success_forgets_them() -> None:
-    """Law: failures are retried after 0.25 s, then twice as long each time, never sooner than the server asks; a success resets that."""
+    """Law: failures are retried after 0.25 s, then twice as long each time, never sooner than the server asks;
+    a success resets that.
+    """
     queue: WorkQueue[str] = WorkQueue()
     delays = []
     for _ in range(3):

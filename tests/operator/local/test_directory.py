@@ -52,7 +52,9 @@ def test_a_directory_that_cannot_be_read_is_refused(
     "content", [b"", b"[]", b"null", b"5", b"\xff", b'{"pid": "1", "host": 5, "port": 1}']
 )
 def test_a_damaged_note_of_the_supervisor_is_none(tmp_path: Path, content: bytes) -> None:
-    """Law: a damaged supervisor's note counts as none (nobody answers); a damaged count of starts begins above the last one."""
+    """Law: a damaged supervisor's note counts as none (nobody answers);
+    a damaged count of starts begins above the last one.
+    """
     directory = DataDirectory(tmp_path)
     (tmp_path / "supervisor.json").write_bytes(content)
     first = directory.count_start()
@@ -74,7 +76,9 @@ def test_a_start_that_a_wrong_clock_counted_locks_no_supervisor_out(tmp_path: Pa
 
 
 def test_what_a_cluster_keeps_is_for_its_owner_alone(tmp_path: Path) -> None:
-    """Law: only the owner can read a cluster's files, which hold secrets and messages; folders that were open before are closed."""
+    """Law: only the owner can read a cluster's files, which hold secrets and messages;
+    folders that were open before are closed.
+    """
     (tmp_path / "open").mkdir()
     (tmp_path / "open" / "replicas").mkdir(mode=0o755)
     directories = DataDirectory(tmp_path / "new" / "one"), DataDirectory(tmp_path / "open")
@@ -109,7 +113,9 @@ def test_a_damaged_secret_is_reported(tmp_path: Path) -> None:
 
 
 def test_one_supervisor_at_a_time(tmp_path: Path) -> None:
-    """Law: a directory has one supervisor at a time; a second one learns who the first is and what to do, whatever a killed one has left."""
+    """Law: a directory has one supervisor at a time; a second one learns who the first is and what to do,
+    whatever a killed one has left.
+    """
     directory = DataDirectory(tmp_path)
     with directory.locked():
         directory.publish(Contact(4711, "127.0.0.1", 1, "secret"))
@@ -222,7 +228,9 @@ def test_a_foreign_folder_is_left_as_it_is(tmp_path: Path) -> None:
 
 
 def test_a_directory_whose_name_no_settings_file_can_carry_is_refused(tmp_path: Path) -> None:
-    """Law: a directory whose name is not UTF-8 is refused before anything is made, because settings files could not name it."""
+    """Law: a directory whose name is not UTF-8 is refused before anything is made,
+    because settings files could not name it.
+    """
     directory = DataDirectory(tmp_path / "\udcff")
 
     with pytest.raises(RefusedError, match="is not UTF-8; choose another --data-dir"):

@@ -54,7 +54,9 @@ async def test_replicas_are_added_and_removed_one_by_one(
 async def test_a_replica_leaves_the_disk_before_the_memory(
     directory: DataDirectory, ports: int
 ) -> None:
-    """Law: a removal is saved before it takes effect; if it cannot be saved (full disk) it is a problem and is tried again."""
+    """Law: a removal is saved before it takes effect; if it cannot be saved (full disk) it is a problem and is tried
+    again.
+    """
     file = directory.path / "cluster.json"
     async with running(directory, ports, replicas=5) as supervisor:
         await supervisor.apply(parse(text(ports), "test.yaml"), prune=False)
@@ -74,7 +76,9 @@ async def test_a_replica_leaves_the_disk_before_the_memory(
 async def test_a_replica_that_leaves_never_begins_its_group_again(
     directory: DataDirectory, ports: int
 ) -> None:
-    """Law: before a leaving replica's data is set aside, the disk says that it would join, so a crash cannot found a second group."""
+    """Law: before a leaving replica's data is set aside, the disk says that it would join,
+    so a crash cannot found a second group.
+    """
     removed = directory.path / "removed"
     async with running(directory, ports, replicas=5) as supervisor:
         removed.rmdir()

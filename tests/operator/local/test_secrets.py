@@ -35,7 +35,9 @@ spec: {{clusterRef: {{name: demo}}, secretFrom: {{file: "{path}"}}}}
 def test_what_is_no_file_of_a_secret_is_refused_without_waiting_for_it(
     tmp_path: Path, kind: str, why: str
 ) -> None:
-    """Law: a secret's file that is a pipe or has no end is refused immediately; neither command nor supervisor waits for it."""
+    """Law: a secret's file that is a pipe or has no end is refused immediately;
+    neither command nor supervisor waits for it.
+    """
     path = tmp_path / kind
     match kind:
         case "pipe":

@@ -45,7 +45,9 @@ pytestmark = [
 async def test_a_cluster_comes_up_whole_and_is_changed_while_it_runs(
     directory: DataDirectory, ports: int
 ) -> None:
-    """Law: a cluster comes up with processes, topics, queue list and groups; while it runs a topic is expanded and deleted."""
+    """Law: a cluster comes up with processes, topics, queue list and groups;
+    while it runs a topic is expanded and deleted.
+    """
     async with running(directory, ports) as supervisor:
         assert shared_of(directory)["topics"]["orders"] == {
             "topicName": "orders",
@@ -106,7 +108,9 @@ async def test_what_is_not_allowed_is_refused_before_anything_is_touched(
 async def test_tls_is_neither_enforced_nor_ended_in_one_step_while_the_cluster_runs(
     directory: DataDirectory, ports: int, tmp_path: Path
 ) -> None:
-    """Law: a running cluster's TLS cannot be enforced or ended in one step (plan and apply refuse); a stopped one may start with any mode."""
+    """Law: a running cluster's TLS cannot be enforced or ended in one step (plan and apply refuse);
+    a stopped one may start with any mode.
+    """
     files = make_certificate(make_authority(tmp_path / "tls"), "replica")
     tls = f"{{mode: Enforcing, certificateFile: {files.certificate}, keyFile: {files.key}}}"
     enforcing = text(ports, replicas=1).replace(
@@ -457,7 +461,9 @@ async def test_what_clients_make_again_is_not_deleted_once_more(
 async def test_a_supervisor_takes_a_greater_token_than_its_brokers_have_seen(
     directory: DataDirectory, ports: int
 ) -> None:
-    """Law: a supervisor takes a greater token than its brokers have seen, so a clock that was set back does not lock it out."""
+    """Law: a supervisor takes a greater token than its brokers have seen,
+    so a clock that was set back does not lock it out.
+    """
     with session.prepared(directory, manifests(ports, replicas=1)) as state:
         seen = directory.count_start() + 86_400
         told = json.dumps({"operatorToken": seen, "topics": []}).encode()

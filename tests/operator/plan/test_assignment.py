@@ -53,7 +53,9 @@ def moved(before: dict[MessageQueue, str], after: dict[MessageQueue, str]) -> li
 def test_every_queue_has_exactly_one_living_owner(
     strategy: Strategy, count: int, size: int, random: Random
 ) -> None:
-    """Law: every queue has exactly one living owner, whatever was before, and the same input in any order gives the same result."""
+    """Law: every queue has exactly one living owner, whatever was before,
+    and the same input in any order gives the same result.
+    """
     found = queues(count)
     group = members(*(f"m{number}" for number in range(size)))
     names = [member.client_id for member in group] + ["gone1", "gone2"]
@@ -100,7 +102,9 @@ def test_a_calm_group_shares_evenly(count: int, size: int, random: Random) -> No
 def test_a_rolling_restart_moves_each_queue_at_most_once(
     strategy: Strategy, count: int, size: int, surge: int, prefixes: list[str]
 ) -> None:
-    """Law: in a rolling restart (new pods before old ones end) each queue moves at most once, whatever the pods' names are."""
+    """Law: in a rolling restart (new pods before old ones end) each queue moves at most once,
+    whatever the pods' names are.
+    """
     found = queues(count)
     former, latter = prefixes
     old = [f"{former}{number}" for number in range(size)]
@@ -178,7 +182,9 @@ def look(
 
 
 def test_a_group_in_which_every_queue_has_a_holder_and_nobody_else_asks_is_left_alone() -> None:
-    """Law: if each queue has a holder and nobody else asks for it, the group is left alone, however unequal the shares are."""
+    """Law: if each queue has a holder and nobody else asks for it, the group is left alone,
+    however unequal the shares are.
+    """
     assert look({0: "a", 1: "b", 2: "b", 3: "b"}, "a", "b") == Examination()
     assert not look({0: "a", 1: "b", 2: "b", 3: "b"}, "a", "b").notify
 

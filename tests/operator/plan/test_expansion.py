@@ -194,7 +194,9 @@ def test_a_switch_has_the_topic_whole() -> None:
 
 
 def test_a_fence_lifted_by_one_leader_is_lifted_everywhere() -> None:
-    """Law: if one leader lifts its fence, all are lifted: the expansion is given up, and writes pass before the next attempt."""
+    """Law: if one leader lifts its fence, all are lifted: the expansion is given up,
+    and writes pass before the next attempt.
+    """
     lifted = expansion(attempt=1, reason="after 20000 ms: group billing has 3 messages")
     plan = plan_expansion(REQUEST, world(expansion("fenced"), lifted))
     assert plan.actions == (AbortExpansion("orders", A, 1, lifted.reason),)
@@ -223,7 +225,9 @@ def test_a_fence_ends_by_the_limit_that_the_manifest_has_now(
 
 
 def test_once_a_raft_group_has_switched_there_is_only_forward() -> None:
-    """Law: after one raft group has switched, the rest must follow; one whose fence was lifted is fenced, drained and switched again."""
+    """Law: after one raft group has switched, the rest must follow; one whose fence was lifted is fenced,
+    drained and switched again.
+    """
     open_again = expansion(attempt=1, reason="late")
     plan = plan_expansion(REQUEST, world(expansion("switched"), open_again))
     assert plan.actions == (FenceTopic("orders", B, 2, 8, 4, LIMIT_MS),)
@@ -233,7 +237,9 @@ def test_once_a_raft_group_has_switched_there_is_only_forward() -> None:
 
 
 def test_the_list_is_published_on_every_name_server_before_it_settles() -> None:
-    """Law: the list is published on every name server, and brokers have registered their queues there, before the expansion ends."""
+    """Law: the list is published on every name server, and brokers have registered their queues there,
+    before the expansion ends.
+    """
     both = (expansion("switched"), expansion("switched"))
     assert plan_expansion(REQUEST, world(*both)).actions == (
         PutOrderConfig("orders", "broker-a:4;broker-b:4"),
@@ -253,7 +259,9 @@ def test_the_list_is_published_on_every_name_server_before_it_settles() -> None:
 
 
 def test_a_raft_group_beside_the_list_has_no_part_in_any_growth() -> None:
-    """Law: a raft group whose topic a tool made outside the list never takes part: no fence, no queues, no place in the list."""
+    """Law: a raft group whose topic a tool made outside the list never takes part: no fence, no queues,
+    no place in the list.
+    """
     grown = expansion(total=8, write_queues=4, attempt=1)
     beside = expansion(write_queues=4)
 
@@ -277,7 +285,9 @@ def test_a_raft_group_beside_the_list_has_no_part_in_any_growth() -> None:
 
 @pytest.mark.parametrize(("count", "length"), [(17_000, 120), (8_000, 255), (1, 9)])
 def test_a_fence_begins_only_where_brokers_read_the_switch(count: int, length: int) -> None:
-    """Law: a fence is raised only if all brokers understand the switch; otherwise it would be refused and repeated forever."""
+    """Law: a fence is raised only if all brokers understand the switch;
+    otherwise it would be refused and repeated forever.
+    """
     readers = tuple(f"{number:0{length}}" for number in range(count))
     open_, fenced = (expansion(phase, readers=readers) for phase in ("open", "fenced"))
 
@@ -415,7 +425,9 @@ def test_keys_keep_their_order_through_any_growth(
 
 
 def test_a_growth_in_peace_refuses_senders_who_know_the_list_only_while_it_drains() -> None:
-    """Law: without trouble senders that know the list are refused only while it drains; after its publication they are served."""
+    """Law: without trouble senders that know the list are refused only while it drains;
+    after its publication they are served.
+    """
     world = ExpandingWorld(Random(1), 2, 4)
     request = ExpansionRequest("orders", config(8), LIMIT_MS, PROPAGATION_MS)
     phases: list[str | None] = []

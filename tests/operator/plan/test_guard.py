@@ -41,7 +41,9 @@ def _edition(generation: int, **spec: Any) -> Cluster:
 def test_only_what_no_later_edit_brings_back_is_dangerous(
     before: dict[str, Any], after: dict[str, Any], acts: list[str]
 ) -> None:
-    """Law: only edits with a loss that no later edit can undo (copies, messages) are dangerous; what is proven safe is not."""
+    """Law: only edits with a loss that no later edit can undo (copies, messages) are dangerous;
+    what is proven safe is not.
+    """
     assert [act.name for act in dangerous(cluster(**before), cluster(**after))] == acts
 
 

@@ -35,7 +35,9 @@ def _look(
 
 
 def test_silence_is_believed_after_several_looks_over_some_seconds() -> None:
-    """Law: a process counts as silent only after several looks over some seconds; many at once, or two far apart, are too few."""
+    """Law: a process counts as silent only after several looks over some seconds; many at once, or two far apart,
+    are too few.
+    """
     quick, rare = FailureDetector(), FailureDetector()
 
     often = [_look(quick, _SILENT, ProcessState("a"), now) for now in range(OBSERVATIONS_MIN * 2)]

@@ -83,7 +83,9 @@ def test_a_setting_that_name_servers_have_reaches_them_one_after_the_other() -> 
 
 
 def test_the_last_name_server_that_knows_a_group_waits_until_the_next_one_does() -> None:
-    """Law: a name server is not restarted while it is the only one that knows a group's route; brokers register in a few seconds."""
+    """Law: a name server is not restarted while it is the only one that knows a group's route;
+    brokers register in a few seconds.
+    """
     wanted = _wanted("Disabled", config={"logLevel": "DEBUG"})
     world = World()
     world.settle(wanted)

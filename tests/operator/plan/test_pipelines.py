@@ -118,7 +118,9 @@ def test_a_stream_that_is_made_again_waits_for_the_garbage_collector() -> None:
 def test_a_run_that_does_not_begin_holds_no_schedule_back(
     facts: dict[str, Any], pod: dict[str, Any], reason: str, stops: bool
 ) -> None:
-    """Law: a run that cannot begin is removed, because it would never get its schedule's new form and would block other runs."""
+    """Law: a run that cannot begin is removed, because it would never get its schedule's new form and would block other
+    runs.
+    """
     wanted = pipeline(**NIGHTLY)
     waits = driver(wanted, trouble=ConditionReport("False", reason, "no"), **pod)
     run = Workload("Job", "run", work_of(wanted), **facts)
@@ -200,7 +202,9 @@ def test_a_job_that_cannot_change_is_made_again_while_it_has_not_ended() -> None
 def test_a_run_of_a_schedule_that_is_gone_ends_before_another_driver_is_made(
     spec: dict[str, Any],
 ) -> None:
-    """Law: the last run of a removed schedule ends before another driver is made, even if it has no pod between two attempts."""
+    """Law: the last run of a removed schedule ends before another driver is made,
+    even if it has no pod between two attempts.
+    """
     before, after = pipeline(**NIGHTLY), pipeline(**spec)
     run, ended = Workload("Job", "run", work_of(before)), driver(before, ended=True)
     waits = plan(after, ObservedPipeline((), (ended,), runs=(run,)))
@@ -270,7 +274,9 @@ def test_without_its_cluster_a_pipeline_waits_and_what_runs_goes_on() -> None:
 
 
 def test_a_spark_application_without_its_definition_is_refused() -> None:
-    """Law: a SparkApplication is refused while its definition is missing or too old; a running driver of another kind goes on."""
+    """Law: a SparkApplication is refused while its definition is missing or too old;
+    a running driver of another kind goes on.
+    """
     before, wanted = pipeline(**STREAM), pipeline(**FOREIGN)
     seen = ObservedPipeline((present(before),), (driver(before, ready=True),))
 
@@ -552,7 +558,9 @@ class World:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_two_drivers_never_live_at_once_whatever_is_edited_when(seed: int) -> None:
-    """Law: two drivers never run at once, whatever is edited; after the last edit the wanted form comes and no step is left."""
+    """Law: two drivers never run at once, whatever is edited; after the last edit the wanted form comes and no step is
+    left.
+    """
     world = World(random.Random(seed), pipeline(image=GOOD))
     for _ in range(200):
         if world.happens(0.1):

@@ -247,7 +247,9 @@ _PLAIN = replace(_CONCURRENT, concurrent=False)
 
 
 def test_a_concurrent_group_is_made_so_and_one_that_exists_is_left() -> None:
-    """Law: a new concurrent group is declared so, an existing one is not; ordered and keyed groups have no such declaration."""
+    """Law: a new concurrent group is declared so, an existing one is not;
+    ordered and keyed groups have no such declaration.
+    """
     wanted = desired(group(ordering="Concurrent"))
     world = _settled(wanted)
     assert world.groups["demo-0"].consumer_groups["billing"] == _CONCURRENT
@@ -286,7 +288,9 @@ def test_drift_is_repaired() -> None:
 
 
 def test_a_topic_that_producers_have_made_behind_its_list_becomes_no_ordered_one() -> None:
-    """Law: a topic that a producer created before its ordered creation is not made ordered, because its queues have messages."""
+    """Law: a topic that a producer created before its ordered creation is not made ordered,
+    because its queues have messages.
+    """
     wanted = desired(topic(queues=4), group(), groups=2)
     world = World()
     world.settle(desired(groups=2))
@@ -320,7 +324,9 @@ def test_a_lost_queue_list_is_published_again_from_the_queues() -> None:
 
 
 def test_a_lost_queue_list_lets_no_ordered_topic_grow_without_a_fence() -> None:
-    """Law: while one name server has lost the list and the other is silent, the old list is restored before the topic grows."""
+    """Law: while one name server has lost the list and the other is silent,
+    the old list is restored before the topic grows.
+    """
     grown = desired(topic(queues=12, queueChangePolicy="DrainAndSwitch"), groups=2)
     world = World()
     world.settle(desired(topic(), groups=2))
@@ -376,7 +382,9 @@ def test_only_what_was_given_up_with_policy_delete_is_deleted() -> None:
 
 
 def test_what_depends_on_something_stands_behind_it_in_the_same_lane() -> None:
-    """Law: dependent actions are in one lane in order, so a failure of the first stops the next: the list, then queues, then groups."""
+    """Law: dependent actions are in one lane in order, so a failure of the first stops the next: the list, then queues,
+    then groups.
+    """
     world = World()
     world.settle(desired(groups=2))
     made = plan(desired(topic("orders"), groups=2), world.observed())

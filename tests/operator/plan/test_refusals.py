@@ -131,7 +131,9 @@ def test_what_is_safe_is_allowed(before: dict[str, Any], after: dict[str, Any]) 
 def test_processes_that_could_not_call_each_other_never_run_together(
     running: set[str], wanted: str, refused: bool
 ) -> None:
-    """Law: a change is refused if running processes could not call each other, also while the previous step still rolls out."""
+    """Law: a change is refused if running processes could not call each other,
+    also while the previous step still rolls out.
+    """
     after = desired(tls={"mode": wanted, "certificateFile": "/a", "keyFile": "/b"})
     seen = Observed(accepted=desired(), tls_modes=frozenset(running))
 

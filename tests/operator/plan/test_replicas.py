@@ -81,7 +81,9 @@ def test_three_replicas_become_five_one_after_the_other() -> None:
 
 
 def test_five_replicas_become_three_from_the_upper_end() -> None:
-    """Law: five replicas become three from the highest number down, since StatefulSets have no gaps; a leader hands over first."""
+    """Law: five replicas become three from the highest number down, since StatefulSets have no gaps;
+    a leader hands over first.
+    """
     world = World()
     world.settle(desired(replicasPerGroup=5))
     world.groups["demo-0"].leader = 5
@@ -99,7 +101,9 @@ def test_five_replicas_become_three_from_the_upper_end() -> None:
 
 
 def test_in_a_group_without_a_leader_only_the_dead_are_replaced() -> None:
-    """Law: in a group without a leader only dead replicas are replaced; pods with a wrong image would otherwise wait forever."""
+    """Law: in a group without a leader only dead replicas are replaced;
+    pods with a wrong image would otherwise wait forever.
+    """
     dead = _replica("outside", healthy=False, revision="old", ended=True)
     alive = _replica("outside", healthy=False, revision="old", answers=True)
     fresh = _replica("outside", healthy=False, ended=True)
@@ -129,7 +133,9 @@ def test_while_a_replica_is_being_replaced_no_other_one_is_touched() -> None:
 
 
 def test_a_name_server_is_replaced_while_all_others_answer() -> None:
-    """Law: a name server is replaced only while all others answer; one proven silent goes first, one just silent delays all."""
+    """Law: a name server is replaced only while all others answer; one proven silent goes first,
+    one just silent delays all.
+    """
     well, blind = ObservedNameServer({}), ObservedNameServer()
     failing = ObservedNameServer(failing=True)
 
@@ -235,7 +241,9 @@ def test_a_voter_that_fails_with_previous_settings_is_restarted_before_another_o
 
 
 def test_missing_processes_are_started_all_at_once_as_what_they_were() -> None:
-    """Law: all missing processes are started at once in their former roles; after a machine's restart a majority is needed."""
+    """Law: all missing processes are started at once in their former roles;
+    after a machine's restart a majority is needed.
+    """
     replicas = {
         1: ObservedReplica(running=False),
         2: _replica(),

@@ -212,7 +212,9 @@ def test_conditions_are_a_map_that_begins_as_unknown(kind: str) -> None:
 
 
 def test_names_columns_and_subresource_are_those_of_the_reference() -> None:
-    """Law: names, columns and status subresource are as documented: short names mqc, mqt, mqg, mqu, mqp, mqb, mqs; category mq."""
+    """Law: names, columns and status subresource are as documented: short names mqc, mqt, mqg, mqu, mqp, mqb, mqs;
+    category mq.
+    """
     found = {}
     for kind in KINDS:
         spec = crd.definition(kind)["spec"]
@@ -276,7 +278,9 @@ def test_rules_of_a_field_and_of_what_it_holds_both_hold() -> None:
 
 
 def test_what_must_not_change_is_guarded_by_rules() -> None:
-    """Law: CEL rules refuse what we would refuse: changes of immutable fields, queues and storage, and values that brokers refuse."""
+    """Law: CEL rules refuse what we would refuse: changes of immutable fields, queues and storage,
+    and values that brokers refuse.
+    """
     guarded = {
         f"{kind}{path}"
         for kind in KINDS

@@ -59,7 +59,9 @@ def test_ports_follow_from_the_manifest_alone() -> None:
     ],
 )
 def test_settings_that_cannot_work_together_are_refused(spec: dict[str, Any]) -> None:
-    """Law: settings that cannot work together are refused: a doubled or invalid port, an election timeout below two heartbeats."""
+    """Law: settings that cannot work together are refused: a doubled or invalid port,
+    an election timeout below two heartbeats.
+    """
     with pytest.raises(ValidationError):
         cluster(**spec)
 

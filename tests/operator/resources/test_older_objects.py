@@ -84,7 +84,9 @@ async def create(
 async def test_an_object_from_before_a_rule_gets_its_status_and_can_be_deleted(
     address: str, resource: Resource, name: str, spec: Json, later: Json
 ) -> None:
-    """Law: an object older than a rule still gets statuses and can be deleted; only its creation or an edit of that field is refused."""
+    """Law: an object older than a rule still gets statuses and can be deleted;
+    only its creation or an edit of that field is refused.
+    """
     async with administrator(address) as kube:
         async with former_definition(kube, resource):
             await create(kube, resource, name, spec)

@@ -236,7 +236,9 @@ def versions_of(found: Json) -> list[str]:
 
 
 async def test_a_chart_that_knows_one_version_can_come_back(kube: Kube) -> None:
-    """Law: a rollback to a chart with one version loses nothing, not even what was written as v1beta1; the upgrade works again."""
+    """Law: a rollback to a chart with one version loses nothing, not even what was written as v1beta1;
+    the upgrade works again.
+    """
     name = f"by-{NEXT}"
     before = await kube.call("GET", path("Topic", VERSION, name))
     place = f"{DEFINITIONS}/{PLURALS['Topic']}.{GROUP}"

@@ -23,7 +23,9 @@ _REFUSED = {
 
 @pytest.mark.parametrize(("key", "value"), [(k, v) for k, some in _TAKEN.items() for v in some])
 def test_an_amount_is_taken_as_kubernetes_takes_it(key: str, value: int | str) -> None:
-    """Law: amounts are accepted as in Kubernetes (numbers, texts, decimals) and passed to pods unchanged; the operator knows their size."""
+    """Law: amounts are accepted as in Kubernetes (numbers, texts, decimals) and passed to pods unchanged;
+    the operator knows their size.
+    """
     said = ComputeRequests.model_validate({key: value}).model_dump(by_alias=True, exclude_none=True)
 
     assert said == {key: str(value)}
@@ -59,7 +61,9 @@ def test_a_toleration_with_which_no_pod_can_be_made_is_refused(said: Any, taken:
 
 
 def test_an_empty_value_of_a_toleration_is_none() -> None:
-    """Law: a toleration's empty value counts as absent; the API server leaves it out, and the object would always seem changed."""
+    """Law: a toleration's empty value counts as absent; the API server leaves it out,
+    and the object would always seem changed.
+    """
     said = {"key": "spot", "operator": "Exists"}
 
     assert Toleration.model_validate({**said, "value": ""}) == Toleration.model_validate(said)

@@ -12,7 +12,9 @@ STEPS = 1500
 @pytest.mark.long
 @pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_PER_TEST))
 def test_safety_survives_faults_and_progress_follows_them(first: int) -> None:
-    """Law: election safety, log matching, leader completeness, state machine safety and reads hold; after the faults the group makes progress."""
+    """Law: election safety, log matching, leader completeness, state machine safety and reads hold;
+    after the faults the group makes progress.
+    """
     for seed in range(first, first + SEEDS_PER_TEST):
         try:
             Chaos(seed).run(STEPS)

@@ -47,7 +47,7 @@ class TestTerms:
     """Section 5.1."""
 
     def test_a_newer_term_ends_a_reign(self) -> None:
-        """A leader that sees a newer term becomes a follower of it."""
+        """Law: a leader that sees a newer term becomes a follower in it."""
         replica = solo()
         lead(replica)
 
@@ -88,7 +88,7 @@ class TestElection:
         assert second == [VoteResponse(ME, OTHER, Term(2), granted=False)]
 
     def test_a_vote_survives_a_crash(self) -> None:
-        """The vote is durable before it is sent."""
+        """Law: a vote is durable before it is sent."""
         replica = solo(term=1)
         say(replica, vote(2, (0, 0)))
 
@@ -153,7 +153,9 @@ class TestElection:
 
     @pytest.mark.parametrize("jitter", [0, 3, 8])
     def test_time_outs_are_random_between_one_and_two_election_times(self, jitter: int) -> None:
-        """Law: election time-outs are random between one and two election times, so that split votes are rare (also section 9.3)."""
+        """Law: election time-outs are random between one and two election times,
+        so that split votes are rare (also section 9.3).
+        """
         replica = solo(jitter=jitter)
         ticks = 0
         while replica.node.role is Role.FOLLOWER:
@@ -198,7 +200,9 @@ class TestReplication:
         assert (before, replica.node.commit) == (1, 2)
 
     def test_an_append_that_does_not_meet_the_log_is_refused(self) -> None:
-        """Law: an append that does not match the log is refused; the refusal hints at the index and term where it may match."""
+        """Law: an append that does not match the log is refused; the refusal hints at the index and term where it may
+        match.
+        """
         replica = solo(1, 1, 2)
 
         beyond = say(replica, append(3, (5, 3)))
@@ -215,7 +219,7 @@ class TestReplication:
         assert older_term == [refusal(3, (2, 1))]
 
     def test_a_conflict_gives_way_to_the_leader(self) -> None:
-        """The conflicting entry and all that follow it are replaced."""
+        """Law: a follower replaces a conflicting entry, and all that follow it, by the leader's."""
         replica = solo(1, 2, 2, 2)
 
         answers = say(replica, append(3, (1, 1), [entry(2, 3)]))
@@ -235,7 +239,7 @@ class TestReplication:
         assert replica.node.last_index == 3
 
     def test_the_same_append_twice_does_no_harm(self) -> None:
-        """Requests are idempotent (section 5.5)."""
+        """Law: the same append request twice has the effect of one (section 5.5)."""
         replica = solo(1)
         message = append(1, (1, 1), [entry(2, 1)], commit=2)
 
@@ -330,7 +334,9 @@ class TestSafety:
         assert (before, replica.node.commit) == (0, 3)
 
     def test_overwritten_entries_do_not_count_though_they_reach_the_disk(self) -> None:
-        """Law: entries that were overwritten before they reached the disk do not count, even if a third leader restores them meanwhile."""
+        """Law: entries that were overwritten before they reached the disk do not count,
+        even if a third leader restores them meanwhile.
+        """
         replica = solo(1)
         replica.step(append(2, (1, 1), [entry(2, 2)]))
         replica.begin_turn()

@@ -55,7 +55,9 @@ class TestMembership:
     """Section 6 and thesis chapter 4."""
 
     def test_a_change_is_in_force_when_it_is_appended(self) -> None:
-        """Law: a membership counts from when it is appended, not when it is committed; else two disjoint majorities could count (4.1)."""
+        """Law: a membership counts from when it is appended, not when it is committed;
+        else two disjoint majorities could count (4.1).
+        """
         replica = solo(voters=frozenset({ME}))
         replica.node.campaign()
         work(replica)
@@ -150,7 +152,9 @@ class TestMembership:
         assert farewell[-1] == TimeoutNow(ME, PEER, Term(1))
 
     def test_who_hears_a_leader_ignores_candidates(self) -> None:
-        """Law: a replica that hears a leader ignores candidates and their terms, so that a removed server cannot disturb (4.2.3)."""
+        """Law: a replica that hears a leader ignores candidates and their terms,
+        so that a removed server cannot disturb (4.2.3).
+        """
         replica = solo(term=1)
         say(replica, heartbeat(1))
         for _ in range(ELECTION_TICKS - 1):
@@ -178,7 +182,9 @@ class TestReads:
     """Thesis 6.4."""
 
     def test_a_read_waits_until_the_leader_knows_what_is_committed(self) -> None:
-        """Law: a new leader answers reads only after it has committed an entry of its term, because it may not know its predecessor's commits."""
+        """Law: a new leader answers reads only after it has committed an entry of its term,
+        because it may not know its predecessor's commits.
+        """
         replica = solo(1)
         lead(replica)
         replica.node.read_index(7)
@@ -258,7 +264,9 @@ class TestTransfer:
         ]
 
     def test_a_leader_whose_successor_does_not_run_makes_room_for_an_election(self) -> None:
-        """Law: if the target does not campaign, the leader steps down: its lease is gone, and only a new term lets reads be answered again."""
+        """Law: if the target does not campaign, the leader steps down: its lease is gone,
+        and only a new term lets reads be answered again.
+        """
         replica = solo(lease_reads=True)
         lead(replica)
         say(replica, ack(replica, 1), ack(replica, 1, OTHER))
@@ -320,7 +328,9 @@ class TestPreVote:
     def test_who_knows_that_its_leader_is_gone_runs_when_its_stickiness_ends(
         self, node: int, ticks: int
     ) -> None:
-        """Law: a replica that knows that its leader is gone campaigns as soon as its stickiness ends, in the order of ids: sooner and without a split vote."""
+        """Law: a replica that knows that its leader is gone campaigns as soon as its stickiness ends,
+        in the order of ids: sooner and without a split vote.
+        """
         me = NodeId(node)
         config = Config(me, election_ticks=ELECTION_TICKS)
         replica = Replica(config, Membership(VOTERS), lambda below: below - 1)
@@ -407,7 +417,9 @@ class TestSlowLinks:
         assert (replica.node.role, replica.node.term) == (Role.CANDIDATE, 2)
 
     def test_a_candidate_gives_up_in_the_end(self) -> None:
-        """Law: a candidate without answers gives up in the end and asks for pre-votes: another may have won, or all may be away."""
+        """Law: a candidate without answers gives up in the end and asks for pre-votes: another may have won,
+        or all may be away.
+        """
         replica = solo()
         replica.node.campaign()
         work(replica)

@@ -98,7 +98,9 @@ async def test_headers_that_do_not_come_are_not_waited_for(monkeypatch: pytest.M
 async def test_a_request_that_takes_its_time_keeps_its_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Law: a slow request keeps its connection: the time limit is for its headers, and does not run for the next request meanwhile."""
+    """Law: a slow request keeps its connection: the time limit is for its headers,
+    and does not run for the next request meanwhile.
+    """
     monkeypatch.setattr(callers, "HEAD_S", 1.0)
     async with site() as pages:
         reader, writer = await pages.call(GET + b"\r\n" + GET)

@@ -64,7 +64,9 @@ async def test_the_pages_show_health_readiness_metrics_and_status() -> None:
 
 
 async def test_a_status_may_have_a_brief_page() -> None:
-    """Law: `/status?brief` has only the part whose length clients cannot influence; without such a part it is the whole status."""
+    """Law: `/status?brief` has only the part whose length clients cannot influence;
+    without such a part it is the whole status.
+    """
     whole, brief = {"role": "leader", "rows": ["x" * 100]}, {"role": "leader"}
     for given, expected in ((lambda: brief, brief), (None, whole)):
         server = HealthServer(

@@ -20,7 +20,9 @@ def record(message: str, *args: object, **extra: object) -> logging.LogRecord:
 
 
 def test_a_text_line_holds_time_level_process_module_message_and_facts() -> None:
-    """Law: one event is one text line with time, level, process, module, message and facts; a message cannot forge a second line."""
+    """Law: one event is one text line with time, level, process, module, message and facts;
+    a message cannot forge a second line.
+    """
     line = TextFormatter("broker a-0").format(record("lost %s", "x\ny", group="a", term=3))
 
     assert line == ("2023-11-14T22:13:20.500Z WARNING broker a-0 routes: lost x\\ny group=a term=3")

@@ -82,7 +82,9 @@ async def test_large_requests_with_large_answers_pass_each_other(count: int, siz
 
 
 async def test_an_answer_with_a_long_header_is_read_and_a_longer_one_is_replaced() -> None:
-    """Law: an answer with a long header is read; one that is too long is replaced by an error, and the shared connection stays."""
+    """Law: an answer with a long header is read; one that is too long is replaced by an error,
+    and the shared connection stays.
+    """
 
     def answer(conn: Connection, command: RemotingCommand) -> None:
         conn.send(command.reply(0, {"ids": "x" * command.code}))

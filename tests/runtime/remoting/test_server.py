@@ -352,7 +352,9 @@ asyncio.run(main())
 def test_a_killed_server_resets_its_connections(
     mode: str, expected: bytes | type[Exception]
 ) -> None:
-    """Law: with linger reset a killed server resets its connections, which fails calls immediately; without it they end normally."""
+    """Law: with linger reset a killed server resets its connections, which fails calls immediately;
+    without it they end normally.
+    """
     process = subprocess.Popen(
         [sys.executable, "-c", CRASHING_SERVER, mode], stdout=subprocess.PIPE, text=True
     )

@@ -20,7 +20,9 @@ from tests.runtime.peers import PATIENCE_S, echo, pair
 async def test_a_connection_that_says_nothing_any_more_is_followed_by_another(
     way: Way, timeout_s: float
 ) -> None:
-    """Law: a connection on which nothing comes any more (a proxy lost its other side) is replaced, however short the calls are."""
+    """Law: a connection on which nothing comes any more (a proxy lost its other side) is replaced,
+    however short the calls are.
+    """
     client = RemotingClient(silence_max_s=0.3)
     async with (
         pair(echo, client) as (_, address, _handler, _server),

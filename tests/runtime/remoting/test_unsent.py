@@ -12,7 +12,9 @@ from tests.runtime.remoting.test_connection import StuckTransport
 
 
 async def test_who_does_not_read_gives_way_when_all_together_keep_too_much() -> None:
-    """Law: if all unsent bytes together exceed the bound, the peer that takes nothing and has most is closed; readers stay."""
+    """Law: if all unsent bytes together exceed the bound, the peer that takes nothing and has most is closed;
+    readers stay.
+    """
     table = ConnectionTable(ConnectionLimits(unsent_max=1_000_000), Traffic())
     idle, reader, *silent = (Connection(Recorder(), table) for _ in range(31))
     ways = [StuckTransport() for _ in range(31)]
@@ -71,7 +73,9 @@ async def test_what_a_tls_peer_does_not_take_is_kept_where_it_is_counted() -> No
 
 
 async def test_who_reads_stays_when_one_message_goes_to_all() -> None:
-    """Law: readers stay when a message goes to all; only above the second bound a peer is closed that was not yet seen to be stuck."""
+    """Law: readers stay when a message goes to all; only above the second bound a peer is closed that was not yet seen to
+    be stuck.
+    """
     table = ConnectionTable(ConnectionLimits(unsent_max=1_000_000), Traffic())
     conns = [Connection(Recorder(), table) for _ in range(38)]
     ways = [StuckTransport() for _ in conns]

@@ -77,7 +77,9 @@ async def ask(address: str, tls: ssl.SSLContext | None, body: bytes = b"hello") 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
 def test_one_port_serves_both(run: Callable[..., object], files: TlsFiles) -> None:
-    """Law: one port serves plain clients, TLS clients that trust the CA, and those that trust anybody, on both event loops."""
+    """Law: one port serves plain clients, TLS clients that trust the CA, and those that trust anybody,
+    on both event loops.
+    """
 
     async def main() -> None:
         big = os.urandom(BODY_SIZE)

@@ -183,7 +183,10 @@ def test_a_refused_oneway_is_counted(guarded: Shell) -> None:
 
 
 def test_white_addresses_need_no_signature(guarded: Shell) -> None:
-    """Law: clients at a global white address need neither signature nor account. Those at an account's own one need no signature, but get only its rights."""
+    """Law: clients at a global white address need neither signature nor account.
+
+    Those at an account's own one need no signature, but get only its rights.
+    """
     create(
         guarded,
         WhiteAddressesSet(("192.0.2.7", "10.0.0.*")),
@@ -205,7 +208,9 @@ def test_white_addresses_need_no_signature(guarded: Shell) -> None:
 
 
 def test_nobody_behind_a_further_listener_is_at_a_white_address(guarded: Shell) -> None:
-    """Law: white addresses do not count behind a further listener, because a node port shows clients with a node's address."""
+    """Law: white addresses do not count behind a further listener, because a node port shows clients with a node's
+    address.
+    """
     create(
         guarded,
         WhiteAddressesSet(("10.0.0.*", "*")),
@@ -300,7 +305,9 @@ def test_who_may_not_read_a_topic_makes_its_group_no_reader_of_it(guarded: Shell
 
 
 def test_keys_and_ids_in_a_leaders_findings_are_shown_to_their_readers(guarded: Shell) -> None:
-    """Law: keys and message ids in a leader's findings are shown only to accounts that may consume for that group; others see the numbers."""
+    """Law: keys and message ids in a leader's findings are shown only to accounts that may consume for that group;
+    others see the numbers.
+    """
     create(guarded, TopicSet("%DLQ%billing", 1, 1))
     letter = send_ext("%DLQ%billing", properties(UNIQ_KEY="ID1", __SHARDINGKEY="customer-7"))
     assert ask(guarded, "boss42", 310, letter)[0] == 0
@@ -369,7 +376,9 @@ def test_dead_letters_are_their_groups(guarded: Shell) -> None:
 
 
 def test_who_hands_a_message_back_must_be_able_to_read_it(guarded: Shell) -> None:
-    """Law: only an account that may read a message can hand it back, because the copy goes to a retry topic that it may pull."""
+    """Law: only an account that may read a message can hand it back,
+    because the copy goes to a retry topic that it may pull.
+    """
     secret = ask(guarded, "boss42", 310, send_ext("secret"), b"s" * 100)
     mine = guarded.state.physical_end
     orders = ask(guarded, "boss42", 310, send_ext("orders"), b"o")
@@ -383,7 +392,9 @@ def test_who_hands_a_message_back_must_be_able_to_read_it(guarded: Shell) -> Non
 
 
 def test_who_ends_a_transaction_must_be_able_to_write_its_topic(guarded: Shell) -> None:
-    """Law: only an account that may write a topic can end its transactions; guessing a half message's place gives no right."""
+    """Law: only an account that may write a topic can end its transactions;
+    guessing a half message's place gives no right.
+    """
     half = send_ext("orders", half_properties(), a=GROUP, f=4)
     assert ask(guarded, "writer", 310, half, b"half")[0] == 0
     (offset,) = guarded.state.transactions.open
@@ -416,7 +427,9 @@ def test_traces_may_always_be_sent(guarded: Shell) -> None:
 def test_who_may_write_nothing_but_traces_keeps_nothing_waiting(
     guarded: Shell, code: int, changed: dict[str, str]
 ) -> None:
-    """Law: an account without a right to a topic cannot leave delayed or half messages, which would count against common limits."""
+    """Law: an account without a right to a topic cannot leave delayed or half messages,
+    which would count against common limits.
+    """
     create(guarded, TopicSet("RMQ_SYS_TRACE_TOPIC", 1, 1))
     body = encode_batch([BatchEntry(0, b"Pub", b"")]) if code == 320 else b"Pub"
     ext = {**send_ext("RMQ_SYS_TRACE_TOPIC"), **changed}

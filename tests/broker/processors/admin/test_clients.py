@@ -151,7 +151,9 @@ def test_only_the_connection_that_was_asked_may_answer(admin: AdminShell) -> Non
     [("time", "in time"), ("connection", "closed"), ("leadership", "leader changed")],
 )
 def test_a_question_always_ends(admin: AdminShell, ending: str, part: str) -> None:
-    """Law: a request to a client ends with 207 and a reason after 10 s of silence, a closed connection or a change of leader."""
+    """Law: a request to a client ends with 207 and a reason after 10 s of silence,
+    a closed connection or a change of leader.
+    """
     heartbeat(admin, "alice")
     opaque = admin.submit(307, INFO, peer=TOOL)
 
@@ -281,7 +283,9 @@ def test_any_member_will_do_when_the_tool_names_none(admin: AdminShell) -> None:
 
 
 def test_the_topics_and_subscriptions_of_a_group_are_shown(admin: AdminShell) -> None:
-    """Law: 343 lists the topics that a group subscribes to or has offsets in, 345 its subscription to one; an unknown group answers 26."""
+    """Law: 343 lists the topics that a group subscribes to or has offsets in, 345 its subscription to one;
+    an unknown group answers 26.
+    """
     create_topic(admin)
     heartbeat(admin, "alice")
 

@@ -54,7 +54,9 @@ def test_auto_creation_can_be_turned_off_while_the_broker_runs(admin: AdminShell
 
 
 def test_retention_and_the_disk_mark_can_be_changed(admin: AdminShell) -> None:
-    """Law: fileReservedTime (hours) and diskMaxUsedSpaceRatio (per cent) can be changed; sends resume a little below the mark."""
+    """Law: fileReservedTime (hours) and diskMaxUsedSpaceRatio (per cent) can be changed;
+    sends resume a little below the mark.
+    """
     assert admin.tool(25, b"fileReservedTime=24\ndiskMaxUsedSpaceRatio=50\n").code == 0
 
     storage = admin.core.context.settings.storage
@@ -96,7 +98,9 @@ def test_what_cannot_be_changed_is_refused_by_name(
 
 
 def test_a_value_that_is_already_so_and_flush_timers_are_accepted(admin: AdminShell) -> None:
-    """Law: a value that is set already, and flush timers, are accepted without a change of the version, because tools send them by habit."""
+    """Law: a value that is set already, and flush timers, are accepted without a change of the version,
+    because tools send them by habit.
+    """
     for frame in golden(25, "request"):
         assert admin.tool(25, frame.body).code == 0
     assert admin.tool(25, b"# comment\nbrokerName=broker-a\n").code == 0
@@ -108,7 +112,9 @@ def test_a_value_that_is_already_so_and_flush_timers_are_accepted(admin: AdminSh
 def test_what_rocketmq_takes_and_what_is_so_here_is_accepted(
     admin: AdminShell, key: BrokerKey
 ) -> None:
-    """Law: keys without an effect here are accepted with values that hold anyway; a value that would not be kept is refused."""
+    """Law: keys without an effect here are accepted with values that hold anyway;
+    a value that would not be kept is refused.
+    """
     accepted = {Use.INERT: (key.default, "other"), Use.ALWAYS: ("true", "TRUE")}.get(key.use, ())
 
     for value in accepted:

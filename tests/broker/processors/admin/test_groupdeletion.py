@@ -146,7 +146,9 @@ def test_nobody_gets_anything_of_a_group_whose_deletion_is_under_way(
 @pytest.mark.parametrize("creates", [True, False])
 @pytest.mark.parametrize("known", [True, False])
 def test_no_member_joins_a_group_whose_deletion_is_under_way(creates: bool, known: bool) -> None:
-    """Law: a heartbeat behind a proposed deletion creates the group again, where members may do so; else the member would wait for minutes."""
+    """Law: a heartbeat behind a proposed deletion creates the group again, where members may do so;
+    else the member would wait for minutes.
+    """
     shell = Shell(settings(auto_create_group=creates)).lead()
     create(shell, TopicSet(TOPIC, 2, 2), GroupSet(GROUP, on_dead_letter="HoldKey"))
     if known:

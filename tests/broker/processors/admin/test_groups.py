@@ -213,7 +213,9 @@ def test_a_group_of_the_broker_stays(admin: AdminShell) -> None:
 
 
 def test_progress_shows_end_offset_and_time_of_every_queue(admin: AdminShell) -> None:
-    """Law: 208 shows the end, the committed offset and the store time of the last consumed message (0 if none) of each queue."""
+    """Law: 208 shows the end, the committed offset and the store time of the last consumed message (0 if none) of each
+    queue.
+    """
     create_topic(admin, queues=3)
     send(admin, e=0)
     admin.pass_time(1_000)
@@ -254,7 +256,9 @@ def test_progress_without_a_topic_covers_offsets_and_the_retry_topic(admin: Admi
 def test_a_topic_that_members_no_longer_want_counts_when_it_is_named_or_nobody_is_online(
     admin: AdminShell,
 ) -> None:
-    """Law: without a topic, 208 and 317 omit a topic that online members no longer subscribe to, as in RocketMQ; else it would lag for ever."""
+    """Law: without a topic, 208 and 317 omit a topic that online members no longer subscribe to, as in RocketMQ;
+    else it would lag for ever.
+    """
     create(admin, GroupSet("billing"))
     for name in ("orders", "former", "%RETRY%billing"):
         create_topic(admin, name, queues=1)
@@ -283,7 +287,9 @@ def test_a_topic_that_members_no_longer_want_counts_when_it_is_named_or_nobody_i
 def test_progress_of_listed_topics_has_each_once_and_no_more_than_a_question_may_list(
     admin: AdminShell,
 ) -> None:
-    """Law: 208 lists each named topic once, at most 256 of them; one name repeated 74,000 times once held the leader for minutes."""
+    """Law: 208 lists each named topic once, at most 256 of them; one name repeated 74,000 times once held the leader for
+    minutes.
+    """
     create_topic(admin, "orders", 2)
     everything = "offsetTable"
     many = ";".join(["orders"] * 50_000)

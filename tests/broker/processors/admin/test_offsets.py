@@ -314,7 +314,9 @@ def test_a_member_that_is_silent_or_talks_nonsense_hides_nobody(admin: AdminShel
 
 
 def test_what_members_say_at_length_is_kept_up_to_a_bound(admin: AdminShell) -> None:
-    """Law: the answers to 221 that are kept are limited in bytes, so that a thousand long ones do not fill a leader's memory."""
+    """Law: the answers to 221 that are kept are limited in bytes, so that a thousand long ones do not fill a leader's
+    memory.
+    """
     peers = {20 + number: Peer(20 + number, "192.0.2.20", 50_000 + number) for number in range(90)}
     for connection, peer in peers.items():
         heartbeat(admin, f"c{connection}", peer=peer)

@@ -27,7 +27,9 @@ def together(shell: Shell, *requests: tuple[int, dict[str, str], bytes]) -> list
 
 
 def test_a_deleted_account_does_not_come_back_by_a_change_behind_it(shell: Shell) -> None:
-    """Law: a change of an account behind its deletion is refused; else it would create the account again with the old secret."""
+    """Law: a change of an account behind its deletion is refused; else it would create the account again with the old
+    secret.
+    """
     create(shell, AccountSet("newone", SECRET))
 
     deleted, changed = together(shell, (51, KEY, b""), (50, {**KEY, "topicPerms": "a=PUB"}, b""))

@@ -186,7 +186,9 @@ def test_signatures_of_version_2_are_taken_with_both() -> None:
 
 
 def test_a_rotation_under_load_refuses_no_send() -> None:
-    """Law: sixteen clients that change their secret at some time within the overlap have no send refused, even with a change of leader."""
+    """Law: sixteen clients that change their secret at some time within the overlap have no send refused,
+    even with a change of leader.
+    """
     shell = guarded()
     secrets = [FIRST] * 16
     refused = 0

@@ -118,7 +118,9 @@ def test_what_a_group_was_sent_is_reported_in_bytes(admin: AdminShell) -> None:
 
 
 def test_what_many_groups_were_sent_is_counted_in_steps(admin: AdminShell) -> None:
-    """Law: pulls of many groups are counted at most a thousand per tick, because a silent leader is replaced; in the end all count."""
+    """Law: pulls of many groups are counted at most a thousand per tick, because a silent leader is replaced;
+    in the end all count.
+    """
     create_topic(admin)
     send(admin, e=0)
     groups = [f"g{number}" for number in range(ANSWERS_STEP_MAX + 3)]
@@ -359,7 +361,9 @@ def test_delay_levels_show_how_far_they_are(admin: AdminShell) -> None:
 
 
 def test_the_entries_of_a_queue_show_where_messages_are(admin: AdminShell) -> None:
-    """Law: 321 shows physical offset, size and tags code of a queue's entries from an index, or the newest for a negative one."""
+    """Law: 321 shows physical offset, size and tags code of a queue's entries from an index,
+    or the newest for a negative one.
+    """
     create_topic(admin)
     for tag in ("a", "b", "c"):
         send(admin, "orders", b"x", f"TAGS\x01{tag}", e=0)

@@ -93,7 +93,9 @@ def test_numbers_that_make_no_sense_are_refused(
 
 
 def test_the_operator_begins_auto_creation() -> None:
-    """Law: where an operator exists, topics are created automatically only after it has created the template TBW102, and only if the settings allow it."""
+    """Law: where an operator exists, topics are created automatically only after it has created the template TBW102,
+    and only if the settings allow it.
+    """
     access = AccessSettings(operator_key="operator", operator_secret_file=Path("operator.secret"))
     admin = AdminShell(settings(access=access))
     admin.lead()
@@ -134,7 +136,9 @@ def test_auto_creation_begins_with_the_settings_file_that_wants_it() -> None:
 
 
 def test_an_ordered_topic_keeps_its_queues(admin: AdminShell) -> None:
-    """Law: the number of queues of an ordered topic cannot be changed, because keys would move; the refusal says what to do."""
+    """Law: the number of queues of an ordered topic cannot be changed, because keys would move;
+    the refusal says what to do.
+    """
     create_topic(admin, queues=4, order=True)
 
     for queues in (3, 5):
@@ -312,7 +316,9 @@ def test_a_deleted_topic_takes_queues_offsets_and_locks_with_it(admin: AdminShel
 
 
 def test_deleting_what_is_not_there_succeeds_and_a_system_topic_stays(admin: AdminShell) -> None:
-    """Law: deleting a missing topic succeeds, because tools delete retry topics that may not exist; the broker's own topics cannot be deleted."""
+    """Law: deleting a missing topic succeeds, because tools delete retry topics that may not exist;
+    the broker's own topics cannot be deleted.
+    """
     before = admin.state.digest()
 
     assert admin.tool(215, topic="%RETRY%nobody").code == 0

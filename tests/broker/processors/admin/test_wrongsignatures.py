@@ -48,7 +48,9 @@ def send(
 
 @pytest.mark.parametrize("code", [RequestCode.SEND_MESSAGE_V2, RequestCode.ORDERLYMQ_APPEND_COPIES])
 def test_strangers_have_no_more_judged_than_their_rate(guarded: Shell, code: int) -> None:
-    """Law: over any time and any connections, an address has no more bytes checked than its rate, one second's worth and one body."""
+    """Law: over any time and any connections, an address has no more bytes checked than its rate,
+    one second's worth and one body.
+    """
     seconds, judged = 8, 0
 
     for tick in range(seconds * 10):

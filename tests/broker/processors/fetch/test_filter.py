@@ -62,7 +62,9 @@ def test_a_pull_with_sql_gives_what_matches(orders: Shell, code: int) -> None:
 
 
 def test_sql_and_size_end_a_pull_at_the_same_place(orders: Shell) -> None:
-    """Law: with SQL92 the size limit ends a pull before the first message that does not fit; one message is always returned."""
+    """Law: with SQL92 the size limit ends a pull before the first message that does not fit;
+    one message is always returned.
+    """
     reply = pull(orders, subscription="number >= 4", maxMsgBytes=1, **SQL)
 
     assert (bodies(reply), reply.ext["nextBeginOffset"]) == ([b"4"], "5")

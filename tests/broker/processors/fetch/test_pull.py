@@ -286,7 +286,9 @@ def test_the_groups_subscription_counts_when_the_pull_brings_none(shell: Shell) 
 
 
 def test_a_pull_ahead_of_its_heartbeat_waits_for_it(shell: Shell) -> None:
-    """Law: a pull that comes before its new subscription waits for the heartbeat, because RocketMQ's consumers send it later."""
+    """Law: a pull that comes before its new subscription waits for the heartbeat,
+    because RocketMQ's consumers send it later.
+    """
     create(shell, ORDERS)
     send(shell, body=b"paid")
     heartbeat(shell, "c1", sub_version=5)
@@ -345,7 +347,9 @@ def test_many_pulls_ahead_of_a_heartbeat_are_looked_at_in_turns(shell: Shell) ->
 
 
 def test_a_pull_whose_heartbeat_does_not_come_is_refused_soon(shell: Shell) -> None:
-    """Law: a pull whose heartbeat does not come is refused with 25 after half a second; if leadership ends, with 20 immediately."""
+    """Law: a pull whose heartbeat does not come is refused with 25 after half a second; if leadership ends,
+    with 20 immediately.
+    """
     create(shell, ORDERS)
     heartbeat(shell, "c1", sub_version=5)
     first = shell.submit(11, pull_ext(sysFlag=2, subVersion=6))

@@ -129,7 +129,9 @@ def test_a_message_of_the_asked_time_is_found_behind_thousands_of_newer_ones(she
 
 
 def test_a_message_is_viewed_by_its_physical_offset_on_any_replica(shell: Shell) -> None:
-    """Law: any replica shows a message by its physical offset; a wrong offset answers 1, and uncommitted messages are not found."""
+    """Law: any replica shows a message by its physical offset; a wrong offset answers 1,
+    and uncommitted messages are not found.
+    """
     create(shell, TopicSet("orders", 1, 1))
     send(shell, body=b"first")
     offset = shell.state.physical_end

@@ -102,7 +102,9 @@ def test_a_message_is_wanted(expression: str) -> None:
     ],
 )
 def test_what_is_false_or_unknown_is_not_wanted(expression: str) -> None:
-    """Law: a missing property, or a text that is no number, makes a comparison unknown, also when negated, and does not match."""
+    """Law: a missing property, or a text that is no number, makes a comparison unknown, also when negated,
+    and does not match.
+    """
     assert not compile_sql(expression).matches(ORDER)
 
 

@@ -153,7 +153,9 @@ _MEMBERS = st.dictionaries(st.sampled_from("abcdefgh"), st.integers(0, 3), max_s
 def test_completing_a_decision_moves_nothing_of_the_living(
     queues: list[tuple[str, int]], members: dict[str, int], decided: dict[int, str]
 ) -> None:
-    """Law: completing an assignment gives every queue one living owner; living owners keep their queues, and a repeat gives the same."""
+    """Law: completing an assignment gives every queue one living owner; living owners keep their queues,
+    and a repeat gives the same.
+    """
     division = {("b", number): owner for number, owner in decided.items()}
     found = full_assignment(division, queues, members)
 

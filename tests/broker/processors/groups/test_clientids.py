@@ -105,7 +105,9 @@ def test_a_closed_connection_gives_the_id_back_when_nothing_is_held(shell: Shell
 
 
 def test_what_a_client_holds_is_no_other_hosts_before_its_lease_ends(shell: Shell) -> None:
-    """Law: another host gets a client id with locks only when its lease has ended, because a listener may still run (ADR 16)."""
+    """Law: another host gets a client id with locks only when its lease has ended,
+    because a listener may still run (ADR 16).
+    """
     heartbeat(shell, "alice")
     lock(shell, "alice", 0)
     close(shell, ALICE)
@@ -131,7 +133,9 @@ def test_proof_of_death_gives_the_id_back(shell: Shell) -> None:
 def test_a_client_whose_address_has_changed_gets_its_id_back_with_its_next_heartbeat(
     shell: Shell, fails_over: bool
 ) -> None:
-    """Law: a client whose address changed gets its id back with its next heartbeat, known by its subscription versions (milliseconds)."""
+    """Law: a client whose address changed gets its id back with its next heartbeat,
+    known by its subscription versions (milliseconds).
+    """
     heartbeat(shell, "alice", sub_version=111)
     lock(shell, "alice", 0)
     close(shell, ALICE)

@@ -31,7 +31,9 @@ def declare(shell: Shell, **members: object) -> RemotingCommand:
 
 
 def test_a_group_that_is_declared_concurrent_is_consumed_without_locks(shell: Shell) -> None:
-    """Law: a group may be declared concurrent by its own field (not RocketMQ's), and only while nobody holds a queue; then no locks are needed."""
+    """Law: a group may be declared concurrent by its own field (not RocketMQ's), and only while nobody holds a queue;
+    then no locks are needed.
+    """
     create(shell, TopicSet("orders", 4, 4), GroupSet("billing"))
     send(shell)
     heartbeat(shell, "ordered", peer=ALICE)
@@ -81,7 +83,9 @@ def commit(shell: Shell, offset: int, peer: Peer, *, oneway: bool = True) -> int
 
 
 def test_the_holder_is_served_and_others_learn_who_holds(shell: Shell) -> None:
-    """Law: only the holder is served; others get code 1, which Java repeats after 3 s, with holder and epoch in the remark."""
+    """Law: only the holder is served; others get code 1, which Java repeats after 3 s,
+    with holder and epoch in the remark.
+    """
     ordered(shell)
 
     assert pull(shell, peer=ALICE).code == 0
@@ -142,7 +146,9 @@ def test_a_member_that_broadcasts_lets_nobody_else_pass(shell: Shell) -> None:
 
 
 def test_after_a_fail_over_the_holder_is_known_by_its_subscription() -> None:
-    """Law: after a change of leader, the holder is recognised by its subscription version until its heartbeat comes (up to 30 s)."""
+    """Law: after a change of leader, the holder is recognised by its subscription version until its heartbeat comes (up
+    to 30 s).
+    """
     leader = ordered(Shell().lead())
     heartbeat(leader, "alice", peer=ALICE, sub_version=111)
 

@@ -38,7 +38,9 @@ def table(shell: Shell) -> list[dict[str, Any]]:
 
 
 def test_free_own_expired_and_foreign_queues_are_distinguished(shell: Shell) -> None:
-    """Law: the reply lists the granted queues in the request's spelling and order: free, own and expired ones, not those of others."""
+    """Law: the reply lists the granted queues in the request's spelling and order: free, own and expired ones,
+    not those of others.
+    """
     create(shell, ORDERS)
     assert lock(shell, "bob", 2, peer=BOB) == {2: 1}
     shell.monotonic_ms += LEASE_MS + 1  # No tick has noticed yet that bob's lease on 2 is over.
@@ -56,7 +58,9 @@ def test_free_own_expired_and_foreign_queues_are_distinguished(shell: Shell) -> 
 
 
 def test_the_log_shows_of_each_request_what_was_got_taken_and_refused(shell: Shell) -> None:
-    """Law: the log shows which queues were granted, taken over and refused, in RocketMQ's words; renewals are not logged (LOG-10 to LOG-12)."""
+    """Law: the log shows which queues were granted, taken over and refused, in RocketMQ's words;
+    renewals are not logged (LOG-10 to LOG-12).
+    """
     create(shell, ORDERS)
     lock(shell, "bob", 2, peer=BOB)
     shell.monotonic_ms += LEASE_MS + 1
@@ -402,7 +406,9 @@ def test_one_request_makes_few_lines_whichever_clients_have_its_queues() -> None
 
 @pytest.mark.parametrize("leader_known", [True, False])
 def test_a_follower_refuses_locks_and_releases_nothing(shell: Shell, leader_known: bool) -> None:
-    """Law: a follower refuses 41 with an error, because Java gives up queues missing in a success; it answers 42 with ok and changes nothing."""
+    """Law: a follower refuses 41 with an error, because Java gives up queues missing in a success;
+    it answers 42 with ok and changes nothing.
+    """
     create(shell, ORDERS)
     lock(shell, "alice", 0)
     shell.follow(leader_known=leader_known)
@@ -496,7 +502,9 @@ def test_a_request_for_too_many_queues_is_refused_whole(shell: Shell) -> None:
 
 
 def test_a_lock_makes_the_group_that_owns_its_rows() -> None:
-    """Law: a lock creates its group, so that its rows are deleted with it; if groups may not be created, it is refused with 26."""
+    """Law: a lock creates its group, so that its rows are deleted with it; if groups may not be created,
+    it is refused with 26.
+    """
     shell = Shell().lead()
     create(shell, ORDERS)
     assert lock(shell, "alice", 0) == {0: 1}

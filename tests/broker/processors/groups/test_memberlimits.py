@@ -47,7 +47,9 @@ def large_heartbeat(client: str, subscriptions: int = 700) -> bytes:
 
 
 def test_the_clients_of_one_connection_say_no_more_than_it_may_keep(shell: Shell) -> None:
-    """Law: the subscriptions of a connection's clients are limited together; 64 clients with a thousand each once took 70 MB."""
+    """Law: the subscriptions of a connection's clients are limited together;
+    64 clients with a thousand each once took 70 MB.
+    """
     create(shell, GroupSet("billing"))
     size = len(large_heartbeat("c00"))
     allowed = SAID_OF_CONNECTION_MAX // size

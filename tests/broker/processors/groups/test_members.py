@@ -60,7 +60,9 @@ def test_a_heartbeat_creates_the_group_its_retry_topic_and_the_member(shell: She
 
 
 def test_clients_cannot_make_more_groups_and_topics_than_a_name_server_takes() -> None:
-    """Law: clients cannot create more groups and topics than name servers take; at the limit existing groups still get members."""
+    """Law: clients cannot create more groups and topics than name servers take;
+    at the limit existing groups still get members.
+    """
     shell = Shell().lead()
     create(shell, TopicSet("orders", 1, 1))
     heartbeat(shell, "alice")
@@ -229,7 +231,9 @@ def test_a_holder_of_locks_stays_a_member_until_it_has_none(shell: Shell) -> Non
 
 
 def test_a_holder_of_locks_goes_on_pulling_over_another_connection(shell: Shell) -> None:
-    """Law: a member with locks may pull over a new connection without a heartbeat; clients before 5.0 send it up to 30 s later."""
+    """Law: a member with locks may pull over a new connection without a heartbeat;
+    clients before 5.0 send it up to 30 s later.
+    """
     create(shell, TopicSet("orders", 1, 1))
     heartbeat(shell, "alice")
     lock(shell, "alice", 0)
@@ -256,7 +260,9 @@ def test_a_member_that_came_back_elsewhere_stays_when_its_old_connection_closes(
 
 
 def test_one_client_id_on_two_live_connections_is_counted_and_shown(shell: Shell) -> None:
-    """Law: a client id on two live connections is counted and shown, because it may be two processes that consume everything twice."""
+    """Law: a client id on two live connections is counted and shown,
+    because it may be two processes that consume everything twice.
+    """
     heartbeat(shell, "alice")
     heartbeat(shell, "alice", peer=ALICE_AGAIN)
 
@@ -294,7 +300,9 @@ def test_a_silent_client_is_dropped_after_120_s(shell: Shell) -> None:
 def test_a_silent_client_leaves_with_its_lease_when_its_next_heartbeat_does_not_come(
     shell: Shell,
 ) -> None:
-    """Law: a silent client with an expired lease leaves if its next heartbeat does not come, so that others get its queues."""
+    """Law: a silent client with an expired lease leaves if its next heartbeat does not come,
+    so that others get its queues.
+    """
     create(shell, TopicSet("orders", 2, 2))
     heartbeat(shell, "alice")
     heartbeat(shell, "bob", peer=BOB)
@@ -314,7 +322,9 @@ def test_a_silent_client_leaves_with_its_lease_when_its_next_heartbeat_does_not_
 
 
 def test_after_a_fail_over_known_members_are_answered_until_the_grace_ends() -> None:
-    """Law: after a change of leader, known members are listed until a grace time ends; a Java client missing in the list drops all queues."""
+    """Law: after a change of leader, known members are listed until a grace time ends;
+    a Java client missing in the list drops all queues.
+    """
     leader = Shell().lead()
     heartbeat(leader, "alice")
     heartbeat(leader, "bob", peer=BOB)

@@ -157,7 +157,9 @@ def test_a_question_is_answered_from_what_survives_a_crash(shell: Shell) -> None
 
 
 def test_never_committed_is_zero_on_a_young_queue_and_22_on_an_old_one(shell: Shell) -> None:
-    """Law: without a commit the answer is 0 for a queue that still has its first message, else 22; 5.x may ask for 22 in both cases."""
+    """Law: without a commit the answer is 0 for a queue that still has its first message, else 22;
+    5.x may ask for 22 in both cases.
+    """
     filled(shell)
 
     assert shell.call(14, QUERY).ext == {"offset": "0"}
@@ -310,7 +312,9 @@ def test_an_offset_is_read_behind_the_commits_that_came_before(shell: Shell) -> 
 
 @pytest.mark.parametrize("oneway", [True, False])
 def test_a_pull_consumer_may_go_back_where_no_order_is_kept(shell: Shell, oneway: bool) -> None:
-    """Law: a pull consumer of an unordered group may commit backwards, because its program may seek; a push consumer may not."""
+    """Law: a pull consumer of an unordered group may commit backwards, because its program may seek;
+    a push consumer may not.
+    """
     filled(shell)
     heartbeat(shell, "c1", peer=ALICE, consume_type="CONSUME_ACTIVELY")
     heartbeat(shell, "c2", peer=BOB)

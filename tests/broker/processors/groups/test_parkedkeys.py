@@ -105,7 +105,9 @@ def test_the_group_decides_what_becomes_of_a_dead_letter(policy: str, verdict: s
 
 @pytest.mark.parametrize("policy", ["Continue", "HoldKey"])
 def test_a_group_whose_name_is_too_long_for_dead_letters_stops(policy: str) -> None:
-    """Law: a group whose name is too long for a dead-letter topic stops its queue, because its letters could not be stored."""
+    """Law: a group whose name is too long for a dead-letter topic stops its queue,
+    because its letters could not be stored.
+    """
     shell, group = lead(), "g" * 121
     create(shell, GroupSet(group, orderly=True, on_dead_letter=policy))
 
@@ -420,7 +422,9 @@ def waiting(shell: Shell) -> int:
 def test_a_hand_over_that_has_lost_its_count_of_tries_is_refused_under_stop_queue(
     *, declared: bool
 ) -> None:
-    """Law: under StopQueue such a second try is refused; stored as a retry, the message would come behind later ones of its key."""
+    """Law: under StopQueue such a second try is refused; stored as a retry,
+    the message would come behind later ones of its key.
+    """
     shell = lead("StopQueue")
     if not declared:
         create(shell, GroupSet("billing", on_dead_letter="StopQueue"))

@@ -34,7 +34,9 @@ def expire(shell: Shell, client: str) -> None:
 
 
 def test_a_notice_about_a_dead_member_follows_the_release_of_its_locks(shell: Shell) -> None:
-    """Law: the notice of a dead member is sent when its locks are free, because a Java 4 client tries once and then waits 20 s."""
+    """Law: the notice of a dead member is sent when its locks are free,
+    because a Java 4 client tries once and then waits 20 s.
+    """
     ordered(shell)
 
     close(shell, ALICE)

@@ -71,7 +71,9 @@ def test_a_beginning_is_written_once() -> None:
 
 
 def test_a_member_from_the_last_on_begins_a_whole_queue_at_its_start() -> None:
-    """Law: a member that begins "from the last" begins a queue that still has all messages at its start, as RocketMQ's clients do."""
+    """Law: a member that begins "from the last" begins a queue that still has all messages at its start,
+    as RocketMQ's clients do.
+    """
     shell, member = old("v", "w")
     shell.wall_ms -= 7_200_000
     join(shell, "a", from_where=LAST)

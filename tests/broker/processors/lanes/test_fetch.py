@@ -57,7 +57,9 @@ def test_members_share_a_queue_by_its_keys(*, from_store: bool) -> None:
 
 
 def test_a_scan_goes_on_from_the_store_into_the_tail() -> None:
-    """Law: members get every message of a backlog that is partly in the store and partly in memory, before the offset passes it."""
+    """Law: members get every message of a backlog that is partly in the store and partly in memory,
+    before the offset passes it.
+    """
     shell = lead()
     produce(shell, "w")
     without_tail(shell)
@@ -125,7 +127,9 @@ def test_a_wait_ends_without_lanes() -> None:
 
 @pytest.mark.parametrize("new_leader", [False, True])
 def test_a_repeat_gets_the_attempts_of_the_first(*, new_leader: bool) -> None:
-    """Law: a fetch repeated with the same number gets the same attempts, also from another leader, so that a lost answer blocks no lane."""
+    """Law: a fetch repeated with the same number gets the same attempts, also from another leader,
+    so that a lost answer blocks no lane.
+    """
     shell = lead()
     produce(shell, "x", "x", "y")
     a = Member(shell)
@@ -289,7 +293,9 @@ def test_an_answer_has_a_limit_of_bytes() -> None:
 
 
 def test_delayed_messages_and_committed_halves_join_the_lane_of_their_key() -> None:
-    """Law: a delayed message or committed half message joins its key's lane when it enters the queue; a half message is in no lane."""
+    """Law: a delayed message or committed half message joins its key's lane when it enters the queue;
+    a half message is in no lane.
+    """
     shell = lead()
     a = Member(shell)
     half = begin(shell, b"half", __SHARDINGKEY="x")
@@ -566,7 +572,9 @@ def test_a_lost_proposal_hands_nothing_out() -> None:
 
 
 def test_deep_backlogs_of_many_queues_take_small_steps() -> None:
-    """Law: a turn scans a bounded number of messages in all queues together; a new key behind deep backlogs is still found."""
+    """Law: a turn scans a bounded number of messages in all queues together;
+    a new key behind deep backlogs is still found.
+    """
     shell = lead(queues=3)
     deep = SCAN_MAX // 2
     for queue in range(3):

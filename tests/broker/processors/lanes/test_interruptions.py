@@ -190,7 +190,9 @@ def test_lanes_of_who_is_no_member_any_more_are_perhaps_of_another_program() -> 
 
 
 def test_from_the_second_time_on_the_lane_is_parked_in_between() -> None:
-    """Law: from the second such end on, the lane is parked, so that a deadly message does not kill all consumers quickly; other keys go on."""
+    """Law: from the second such end on, the lane is parked, so that a deadly message does not kill all consumers quickly;
+    other keys go on.
+    """
     shell = lead()
     produce(shell, "x", "y")
     a = Member(shell)

@@ -111,7 +111,9 @@ def test_many_attempts_that_are_over_together_end_in_several_ticks() -> None:
 
 
 def test_the_pauses_of_many_lanes_are_bounded_in_turns() -> None:
-    """Law: if the former clock was ahead, the pauses of many lanes are corrected in steps; each counts from now in its full length."""
+    """Law: if the former clock was ahead, the pauses of many lanes are corrected in steps;
+    each counts from now in its full length.
+    """
     count = 2 * WALK_STEP_MAX
     shell = hand_out(count)
     due_ms = shell.wall_ms + 10_000

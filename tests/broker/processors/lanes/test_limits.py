@@ -126,7 +126,9 @@ def test_groups_without_lanes_take_no_share_of_others(monkeypatch: pytest.Monkey
 def test_the_lanes_of_all_groups_have_a_bound_whatever_comes_and_goes(
     moves: list[tuple[int, int, str]],
 ) -> None:
-    """Law: all lanes together stay below the limit plus the sum of the shares (limit / k for the k-th group), whatever comes and goes."""
+    """Law: all lanes together stay below the limit plus the sum of the shares (limit / k for the k-th group),
+    whatever comes and goes.
+    """
     counts: Counter[int] = Counter()
     for group, count, move in moves:
         own = counts[group]
@@ -197,7 +199,9 @@ def test_a_key_that_is_busy_is_taken_in_though_there_is_no_room_for_new_ones(
 def test_a_queue_that_owes_too_much_is_looked_at_no_further(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Law: a queue that owes too many messages is not scanned further until it owes fewer; its lanes and other queues go on."""
+    """Law: a queue that owes too many messages is not scanned further until it owes fewer;
+    its lanes and other queues go on.
+    """
     monkeypatch.setattr(planner, "OWED_MAX", 3)
     shell = lead(queues=2)
     produce(shell, "deep", "deep", "deep", queue=0)
@@ -309,7 +313,9 @@ def test_fetches_of_one_round_trip_share_the_room_for_offsets() -> None:
 def test_lanes_that_wait_for_the_log_keep_so_many_messages_in_memory_and_no_more(
     monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
-    """Law: while nothing commits, the lanes of waiting fetches use bounded memory; further fetches are refused as busy (2)."""
+    """Law: while nothing commits, the lanes of waiting fetches use bounded memory;
+    further fetches are refused as busy (2).
+    """
     if limit == "count":
         monkeypatch.setattr(capacity, "UNCOMMITTED_COUNT_MAX", 3)
     size_max = 256 << 10 if limit == "bytes" else 64 << 20

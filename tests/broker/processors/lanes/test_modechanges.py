@@ -123,7 +123,9 @@ def test_lanes_begin_at_what_was_committed_a_moment_before_the_change() -> None:
 
 
 def test_a_letter_that_is_not_stored_yet_is_waited_for() -> None:
-    """Law: a change to queues waits for dead letters that are not stored yet; else the message would come again without a letter."""
+    """Law: a change to queues waits for dead letters that are not stored yet;
+    else the message would come again without a letter.
+    """
     shell = lead(retry_max_times=1)
     produce(shell, "x")
     a = Member(shell)

@@ -488,7 +488,9 @@ def test_a_heartbeat_says_how_a_group_that_it_creates_consumes(
 def test_a_group_whose_dead_letters_could_not_be_stored_does_not_consume_by_key(
     size: int, code: int
 ) -> None:
-    """Law: a group whose name is too long for a dead-letter topic cannot be by key, because a lane could wait for its letter for ever."""
+    """Law: a group whose name is too long for a dead-letter topic cannot be by key,
+    because a lane could wait for its letter for ever.
+    """
     shell, name = Shell().lead(), "g" * size
     wanted = fastjson.dumps({"groupName": name, "concurrency": "Key"})
 

@@ -76,7 +76,9 @@ def test_a_message_waits_as_its_group_says(pauses: object) -> None:
 
 
 def test_an_administrator_says_how_long_messages_wait() -> None:
-    """Law: an administrator's change of the pauses counts from the next failure on; tools that do not know them leave them."""
+    """Law: an administrator's change of the pauses counts from the next failure on;
+    tools that do not know them leave them.
+    """
     shell = lead()
     assert change(shell, retryPauseMillis=250, retryPauseMaxMillis=900).code == 0
     tool = fastjson.dumps({"groupName": GROUP, "retryMaxTimes": -1})

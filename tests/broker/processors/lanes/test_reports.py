@@ -187,7 +187,9 @@ def test_a_client_may_say_how_long_a_lane_waits() -> None:
 
 
 def test_a_message_that_failed_too_often_becomes_a_dead_letter() -> None:
-    """Law: under Continue a message that failed too often becomes a dead letter and its lane goes on, also over a change of leader."""
+    """Law: under Continue a message that failed too often becomes a dead letter and its lane goes on,
+    also over a change of leader.
+    """
     shell = lead(retry_max_times=2)
     produce(shell, "x", "x")
     a = Member(shell)
@@ -248,7 +250,9 @@ def test_a_held_lane_waits_for_an_administrator() -> None:
 
 
 def test_under_stop_queue_a_dead_message_stops_its_queue() -> None:
-    """Law: under StopQueue a dead message stops its queue: attempts in hand end, and nothing else is handed out until it succeeds."""
+    """Law: under StopQueue a dead message stops its queue: attempts in hand end,
+    and nothing else is handed out until it succeeds.
+    """
     shell = lead(on_dead_letter="StopQueue")
     produce(shell, "x", "y")
     a = Member(shell)

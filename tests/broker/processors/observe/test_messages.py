@@ -49,7 +49,9 @@ def test_a_status_is_short_however_long_the_texts_of_clients_are(admin: AdminShe
 
 
 def test_a_message_failed_in_a_topic_that_is_here_or_in_none(admin: AdminShell) -> None:
-    """Law: the origin that a message names is shown only if there is such a topic, because people copy the line into a shell."""
+    """Law: the origin that a message names is shown only if there is such a topic,
+    because people copy the line into a shell.
+    """
     create_topic(admin)
     create(admin, GroupSet("billing"))
     heartbeat(admin, "alice")

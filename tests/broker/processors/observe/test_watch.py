@@ -144,7 +144,9 @@ def test_a_blocked_queue_shows_that_its_holder_is_away(busy: AdminShell) -> None
 
 
 def test_a_queue_of_which_only_lanes_wait_is_not_blocked() -> None:
-    """Law: a queue that only held lanes and lanes in hand keep back is not blocked; one with a ready lane that nobody takes is."""
+    """Law: a queue that only held lanes and lanes in hand keep back is not blocked;
+    one with a ready lane that nobody takes is.
+    """
     admin = lead(on_dead_letter="HoldKey", retry_max_times=1)
     produce(admin, "held", "in-hand", "ready")
     member = Member(admin)
@@ -550,7 +552,9 @@ def test_who_stands_still_gets_the_age_of_its_messages_whoever_moves(late: Admin
 def test_who_moves_keeps_the_last_age_that_was_read(
     late: AdminShell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: a moving group keeps its last age, which is never too small; a group that was set back has none until the next reading."""
+    """Law: a moving group keeps its last age, which is never too small;
+    a group that was set back has none until the next reading.
+    """
     stand(late, "standing", 4, 4, 6)
     (before,) = series(late, "group_lag_seconds").values()
     monkeypatch.setattr(lags, "READS_MAX", 0)

@@ -40,7 +40,9 @@ def tick(shell: Shell) -> Counter[int]:
 
 
 def test_a_tick_hands_on_so_many_of_all_levels_together(shell: Shell) -> None:
-    """Law: a tick delivers a bounded number of messages over all levels, so that the leader is not silent; the rest follow."""
+    """Law: a tick delivers a bounded number of messages over all levels, so that the leader is not silent;
+    the rest follow.
+    """
     waiting(shell, dict.fromkeys(LEVELS, 100))
 
     first = tick(shell)

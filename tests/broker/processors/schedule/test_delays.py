@@ -65,7 +65,9 @@ def test_the_fast_layout_is_the_plain_one(
 
 
 def test_offsets_are_dense_within_queues_and_over_the_log() -> None:
-    """Law: offsets have no gap within a queue and over the log, counting entries not applied yet; an entry that was not proposed gave none."""
+    """Law: offsets have no gap within a queue and over the log, counting entries not applied yet;
+    an entry that was not proposed gave none.
+    """
     context = Shell().core.context
     entries = context.entries
     topic = Topic(3, TopicSet("t", 2, 2))

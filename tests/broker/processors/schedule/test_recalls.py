@@ -321,7 +321,9 @@ def test_success_is_reported_when_it_is_certain(timed: Shell) -> None:
 
 
 def test_a_recall_of_a_deposed_leader_succeeds_at_nothing(timed: Shell) -> None:
-    """Law: a deposed leader does not report success, even if it sees nothing waiting, because another leader may have taken the message since."""
+    """Law: a deposed leader does not report success, even if it sees nothing waiting,
+    because another leader may have taken the message since.
+    """
     opaque = timed.submit(RequestCode.RECALL_MESSAGE, ext(handle_of("UNKNOWN")))
     assert timed.reply_to(opaque) is None
 

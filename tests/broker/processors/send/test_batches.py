@@ -190,7 +190,9 @@ def test_a_large_batch_is_stored_without_gaps_and_holds_nobody_up(shell: Shell) 
 
 
 def test_sends_of_one_connection_to_one_queue_are_stored_as_they_came(shell: Shell) -> None:
-    """Law: sends of one connection to one queue keep their order, also behind a batch that is being read; a refused one delays no other."""
+    """Law: sends of one connection to one queue keep their order, also behind a batch that is being read;
+    a refused one delays no other.
+    """
     create(shell, PLAIN)
     count = 2 * READ_COUNT_MAX
     first = shell.submit(320, send_ext("orders", m="true"), many(count))

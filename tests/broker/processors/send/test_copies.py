@@ -100,7 +100,9 @@ def test_a_copy_is_its_message_but_for_where_and_when_it_is_stored() -> None:
 
 
 def test_copies_that_do_not_follow_are_refused_and_nothing_of_them_is_stored() -> None:
-    """Law: copies that do not continue the queue exactly (a repeat, gap or overlap) are refused, and none of them is stored."""
+    """Law: copies that do not continue the queue exactly (a repeat, gap or overlap) are refused,
+    and none of them is stored.
+    """
     mine, theirs = source(9), target()
     every = records(mine)
     append(theirs, *every[:4])

@@ -102,7 +102,9 @@ def test_a_try_again_is_a_repeat_whatever_its_library_writes_anew(
 
 @pytest.mark.parametrize("how", ["single", "batch"])
 def test_a_sharding_key_is_one_intention_in_every_queue(ordered: Shell, how: str) -> None:
-    """Law: a send with a sharding key is known in every queue, because its queue may change with the topic's number of queues."""
+    """Law: a send with a sharding key is known in every queue, because its queue may change with the topic's number of
+    queues.
+    """
     assert len({place(ordered, how, FIRST | KEYED, queue) for queue in range(4)}) == 1
     assert stored(ordered) == 1
 
@@ -115,7 +117,9 @@ def test_a_repeat_that_leaves_the_queue_to_the_broker_is_known(ordered: Shell, h
 
 
 def test_halves_are_distinguished_by_what_they_say(ordered: Shell) -> None:
-    """Law: half messages are compared by content, not by queue, which each try chooses anew; else a second one would be committed."""
+    """Law: half messages are compared by content, not by queue, which each try chooses anew;
+    else a second one would be committed.
+    """
     half = {"UNIQ_KEY": "U1", "TAGS": "open"}
     sends = [(half, 0), (half, 1), (half | {"TAGS": "close"}, 0), (half | {"sw8": "1"}, 0)]
 
@@ -171,7 +175,9 @@ def options(level: int) -> SendOptions:
 
 
 def test_a_message_of_the_sdk_is_one_in_each_form_of_its_body(ordered: Shell) -> None:
-    """Law: a message of the SDK is known in each form of its body (compressed, compressed more, plain in a batch); another body is another message."""
+    """Law: a message of the SDK is known in each form of its body (compressed, compressed more, plain in a batch);
+    another body is another message.
+    """
     queue = MessageQueue("orders", "broker-a", 1)
     message = Message(topic="orders", body=b"paid " * 100, unique_key="U1")
     other = Message(topic="orders", body=b"open " * 100, unique_key="U1")

@@ -209,7 +209,9 @@ def test_a_reply_to_a_topic_that_may_not_be_written_is_refused(replier: Shell) -
 
 
 def test_who_is_asked_and_does_not_answer_keeps_no_reply_away(replier: Shell) -> None:
-    """Law: requests to clients and replies have separate places, and each client has its own, so that a silent client delays no reply."""
+    """Law: requests to clients and replies have separate places, and each client has its own,
+    so that a silent client delays no reply.
+    """
     ask_for(replier)
     heartbeat(replier, "silent", peer=TOOL)
     info = {"consumerGroup": "billing", "clientId": "silent", "jstackEnable": "false"}

@@ -209,7 +209,7 @@ def test_what_cannot_be_stored_is_refused(
 
 
 def test_a_missing_field_is_named(shell: Shell) -> None:
-    """A send without its topic says which field is missing."""
+    """Law: a send without its topic says which field is missing."""
     ext = send_ext("orders")
     del ext["b"]
 

@@ -37,7 +37,9 @@ def shell() -> Shell:
 
 
 def test_an_administrator_waits_for_the_topic_that_a_send_makes(shell: Shell) -> None:
-    """Law: while a send creates a topic, an administrator's change is refused; with fewer queues the message would be lost."""
+    """Law: while a send creates a topic, an administrator's change is refused;
+    with fewer queues the message would be lost.
+    """
     sent = shell.submit(310, send_ext("orders", e=3), b"paid")
     refused = shell.submit(CREATE, creation(2), peer=TOOL)
     shell.settle()

@@ -42,7 +42,9 @@ def filled(storage: StorageSettings) -> Shell:
 
 
 def test_messages_older_than_the_retention_go_with_their_queue_entries() -> None:
-    """Law: messages older than the retention time go with their queue entries; offsets stay, and a pull below is sent to the new begin."""
+    """Law: messages older than the retention time go with their queue entries; offsets stay,
+    and a pull below is sent to the new begin.
+    """
     shell = filled(StorageSettings(retention_ms=20 * 60_000 + 1_000))
 
     shell.pass_time(1_000)
@@ -56,7 +58,9 @@ def test_messages_older_than_the_retention_go_with_their_queue_entries() -> None
 
 
 def test_what_was_restored_is_as_old_as_the_restore_is() -> None:
-    """Law: restored messages and known sends count as old as the restore, so an old backup stays for the whole retention time."""
+    """Law: restored messages and known sends count as old as the restore,
+    so an old backup stays for the whole retention time.
+    """
     storage = StorageSettings(retention_ms=HOUR_MS, dedup_window_ms=HOUR_MS)
     former = Shell(settings(storage=storage)).lead()
     create(former, TopicSet("orders", 2, 2, order=True))
@@ -216,7 +220,9 @@ def test_a_full_disk_hands_on_what_keeps_retention_from_making_room(kind: str) -
 
 
 def test_a_round_over_many_queues_is_cut_into_steps() -> None:
-    """Law: a round of retention is split over ticks: first queues, a few per tick, then messages, so that no entry lacks its message."""
+    """Law: a round of retention is split over ticks: first queues, a few per tick, then messages,
+    so that no entry lacks its message.
+    """
     shell = Shell(settings(storage=StorageSettings(retention_ms=HOUR_MS))).lead()
     create(shell, TopicSet("wide", 100, 100))
     for queue in range(100):
@@ -265,7 +271,9 @@ def rounds(shell: Shell) -> list[RetentionAdvanced]:
 
 @pytest.mark.parametrize("is_first", [True, False])
 def test_a_transaction_is_resumed_before_its_message_goes_or_not_at_all(is_first: bool) -> None:
-    """Law: if retention and a resumption are both uncommitted, the first in the log counts, and the administrator learns which."""
+    """Law: if retention and a resumption are both uncommitted, the first in the log counts,
+    and the administrator learns which.
+    """
     shell = Shell(settings(storage=StorageSettings(retention_ms=HOUR_MS))).lead()
     create(shell, TopicSet("orders", 1, 1))
     offset, physical = begin(shell)

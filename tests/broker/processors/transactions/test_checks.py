@@ -89,7 +89,9 @@ def test_a_half_of_a_clock_that_was_ahead_is_given_up_in_time() -> None:
 
 
 def test_the_producer_is_asked_after_the_timeout_with_the_message_it_sent(orders: Shell) -> None:
-    """Law: after the time-out the producer gets its message with the real topic and queue and the offsets that end the transaction."""
+    """Law: after the time-out the producer gets its message with the real topic and queue and the offsets that end the
+    transaction.
+    """
     join(orders)
     half = begin(orders, b"half", queue=1)
 
@@ -445,7 +447,9 @@ def test_the_oldest_transaction_is_shown_though_it_was_resumed(orders: Shell) ->
 
 
 def test_the_producer_of_a_restored_half_is_asked_however_old_the_backup_is() -> None:
-    """Law: the producer of a restored half message is asked, however old the backup; it is given up a retention time after the restore."""
+    """Law: the producer of a restored half message is asked, however old the backup;
+    it is given up a retention time after the restore.
+    """
     former = with_orders(Shell(settings(storage=StorageSettings(retention_ms=100_000))).lead())
     begin(former, b"half")
     former.wall_ms += 1_000_000
@@ -468,7 +472,9 @@ def test_the_producer_of_a_restored_half_is_asked_however_old_the_backup_is() ->
 
 @pytest.mark.parametrize("immunity", ["", "999999999"])
 def test_open_transactions_keep_their_messages_and_given_up_ones_do_not(immunity: str) -> None:
-    """Law: retention keeps the messages from the oldest open half message on; one as old as the retention time is given up."""
+    """Law: retention keeps the messages from the oldest open half message on;
+    one as old as the retention time is given up.
+    """
     storage = StorageSettings(retention_ms=100_000)
     shell = Shell(settings(storage=storage, timers=TimerSettings(retention_scan_ms=1_000))).lead()
     create(shell, TopicSet("orders", 1, 1))

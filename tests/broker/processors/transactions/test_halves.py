@@ -65,7 +65,9 @@ def test_a_half_message_is_seen_by_nobody_and_answered_with_its_number_among_the
 
 
 def test_a_half_message_rests_as_rocketmq_keeps_it(orders: Shell) -> None:
-    """Law: a half message is stored as RocketMQ does: in queue 0 of the half topic, without transaction bits, with its real topic and queue."""
+    """Law: a half message is stored as RocketMQ does: in queue 0 of the half topic, without transaction bits,
+    with its real topic and queue.
+    """
     _, physical = begin(orders, queue=1, WAIT="true")
 
     (stored,) = stored_at(orders, physical)

@@ -143,7 +143,9 @@ async def test_a_heartbeat_for_the_log_is_refused(make_peer: MakePeer) -> None:
 async def test_a_heartbeat_waits_behind_no_entry_while_the_connection_for_the_log_is_made_again(
     make_peer: MakePeer,
 ) -> None:
-    """Law: while the log connection is being restored, large messages wait some seconds for it; small ones use the raft connection."""
+    """Law: while the log connection is being restored, large messages wait some seconds for it;
+    small ones use the raft connection.
+    """
     one, two = await make_peer(1), await make_peer(2)
     one.call(two)
     await until_up(one)
@@ -165,7 +167,9 @@ async def test_a_heartbeat_waits_behind_no_entry_while_the_connection_for_the_lo
 async def test_a_peer_that_was_away_gets_nothing_large_before_its_connection_for_the_log(
     make_peer: MakePeer,
 ) -> None:
-    """Law: large messages for a peer that was away wait for the log connection; they do not use the raft connection meanwhile."""
+    """Law: large messages for a peer that was away wait for the log connection;
+    they do not use the raft connection meanwhile.
+    """
     one, two = await make_peer(1), Peer(2, free_ports(1)[0])
     one.call(two)
     for _ in range(LOG_DOWN_TICKS_MAX + 2):

@@ -399,7 +399,9 @@ async def test_a_broken_rule_costs_the_connection_and_nothing_else(make_peer: Ma
 async def test_what_follows_no_greeting_is_disconnected(
     make_peer: MakePeer, frame: list[bytes]
 ) -> None:
-    """Law: a frame that may not follow the greeting ends the connection: another purpose, an unreceived snapshot, a wrong type."""
+    """Law: a frame that may not follow the greeting ends the connection: another purpose, an unreceived snapshot,
+    a wrong type.
+    """
     one = await make_peer(1)
     caller = Identity("C", "g", NodeId(2), Address("127.0.0.1", 1), KEY)
     connection = await dial(caller, NodeId(1), one.address, "raft")

@@ -164,7 +164,9 @@ async def test_a_client_whose_child_has_its_connection_is_not() -> None:
 
 
 async def test_of_the_members_that_may_be_meant_only_the_owner_of_the_connection_counts() -> None:
-    """Law: among possible members, only the one whose process owns the connection is proven dead; after a change of leader a client may pull before it names itself."""
+    """Law: among possible members, only the one whose process owns the connection is proven dead;
+    after a change of leader a client may pull before it names itself.
+    """
     with listening() as broker, client(broker) as process:
         async with watching() as (liveness, dead):
             mine, other = f"127.0.0.1@{process.pid}#1", f"127.0.0.1@{NOBODY}#2"
@@ -315,7 +317,9 @@ async def test_of_two_programs_with_one_client_id_the_end_of_one_is_not_that_of_
 async def test_the_end_of_a_program_that_uses_the_id_of_another_is_not_that_of_the_other(
     has_number: bool,
 ) -> None:
-    """Law: a program that uses another client's id does not prove it dead when it ends; the process number in the id counts."""
+    """Law: a program that uses another client's id does not prove it dead when it ends;
+    the process number in the id counts.
+    """
     with listening() as broker, client(broker) as thief, client(broker) as victim:
         async with watching() as (liveness, dead):
             name = f"127.0.0.1@{victim.pid}#1" if has_number else NAME

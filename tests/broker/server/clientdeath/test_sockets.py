@@ -133,7 +133,9 @@ def test_a_process_that_reads_what_another_one_writes_is_no_client() -> None:
 
 
 def test_a_consumer_of_the_java_client_may_have_other_connections() -> None:
-    """Law: a Java consumer, known by its threads, may have other connections; if it also listens, it may be RocketMQ's proxy."""
+    """Law: a Java consumer, known by its threads, may have other connections; if it also listens,
+    it may be RocketMQ's proxy.
+    """
     threads = """
 import ctypes
 def run(name):

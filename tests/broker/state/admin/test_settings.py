@@ -5,7 +5,9 @@ from tests.broker.state.entries import WALL_MS, Replica
 
 
 def test_a_setting_is_kept_until_it_is_the_manifests_value_again(replica: Replica) -> None:
-    """Law: a changed setting is kept until it has the manifest's value again; a change without effect does not raise the version."""
+    """Law: a changed setting is kept until it has the manifest's value again;
+    a change without effect does not raise the version.
+    """
     script: list[tuple[dict[str, tuple[str, str]], bool, dict[str, tuple[str, str]]]] = [
         ({"a": ("1", "1")}, False, {}),
         ({"a": ("2", "1"), "b": ("5", "5")}, True, {"a": ("2", "1")}),

@@ -46,7 +46,9 @@ def test_the_others_are_notified_of_a_new_member_and_of_other_topics(
 
 
 def test_who_leaves_is_gone_and_its_group_with_the_last(replica: Replica) -> None:
-    """Law: a member that leaves is removed from that consumer group only; with its last member the group is no longer listed."""
+    """Law: a member that leaves is removed from that consumer group only;
+    with its last member the group is no longer listed.
+    """
     replica.take(member("a", "t"), member("b", "t"), member("a", "t", group="h"))
     members, seen = replica.state.members, []
     for client in ("a", "b"):

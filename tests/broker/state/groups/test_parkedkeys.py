@@ -93,7 +93,9 @@ def test_only_the_newest_holder_of_a_queue_parks_and_counts(replica: Replica) ->
 def test_a_message_that_is_consumed_already_holds_nothing(
     replica: Replica, committed: int, held: bool
 ) -> None:
-    """Law: a message below the committed offset parks nothing; the committed offset itself is the next message and may still fail."""
+    """Law: a message below the committed offset parks nothing; the committed offset itself is the next message and may
+    still fail.
+    """
     known(replica).take(OffsetsCommitted((Commit("g", "t", 0, committed, 1),)))
 
     assert replica.take(park(5)) == [ParkedFound(row(5) if held else None)]
@@ -122,7 +124,9 @@ def test_a_group_parks_as_many_keys_as_it_may(replica: Replica) -> None:
 def test_a_letter_that_was_asked_for_before_a_release_holds_nothing(
     replica: Replica, offset: int, held: bool
 ) -> None:
-    """Law: after a release, a late request for one of the released messages parks nothing; a message behind them parks the key again."""
+    """Law: after a release, a late request for one of the released messages parks nothing;
+    a message behind them parks the key again.
+    """
     known(replica).take(park(5), follow(7))
 
     assert replica.take(RELEASE) == [KeysReleased((row(5, behind=1, last=7),))]
@@ -142,7 +146,9 @@ def test_a_letter_that_was_asked_for_before_a_release_holds_nothing(
 def test_a_release_is_forgotten_with_the_next_when_nobody_can_ask_again(
     replica: Replica, then: list[Record], remembered: bool
 ) -> None:
-    """Law: a remembered release is removed at the next one once its messages are consumed or another client holds the queue."""
+    """Law: a remembered release is removed at the next one once its messages are consumed or another client holds the
+    queue.
+    """
     known(replica).take(park(5), follow(7), RELEASE)
 
     replica.take(*then, KeyReleased("g", "t", "nothing"))
@@ -157,7 +163,9 @@ def test_a_release_is_forgotten_with_the_next_when_nobody_can_ask_again(
     ids=lambda record: type(record).__name__,
 )
 def test_a_release_goes_with_what_it_was_about(replica: Replica, gone: Record) -> None:
-    """Law: a remembered release is removed with its topic or consumer group and by a reset, so that messages may park the key again."""
+    """Law: a remembered release is removed with its topic or consumer group and by a reset,
+    so that messages may park the key again.
+    """
     known(replica).take(park(5), RELEASE)
 
     replica.take(gone)

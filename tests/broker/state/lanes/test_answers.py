@@ -25,7 +25,9 @@ def stop(world: LaneWorld, granted: Granted) -> str:
 
 
 def test_each_lane_that_stops_its_queue_counts_once() -> None:
-    """Law: each lane that stops its queue counts once, however often it failed; the queue goes on when all of them are free."""
+    """Law: each lane that stops its queue counts once, however often it failed;
+    the queue goes on when all of them are free.
+    """
     world = LaneWorld(["x", "y"])
     for granted in world.fetch(scan=2):
         stop(world, granted)
@@ -55,7 +57,9 @@ def test_where_nothing_is_tried_again_the_first_failure_is_the_last() -> None:
 def test_a_suspect_that_ends_one_more_member_is_dead_by_the_maximum_of_its_group(
     tries_max: int, state: LaneState
 ) -> None:
-    """Law: a message that was in hand of several dead members is dead after the maximum of its consumer group, and never without a maximum."""
+    """Law: a message that was in hand of several dead members is dead after the maximum of its consumer group,
+    and never without a maximum.
+    """
     world = LaneWorld(["x"])
     world.take(GroupSet(GROUP, concurrency="Key", retry_max_times=tries_max))
     world.fetch("a", scan=1)
@@ -97,7 +101,9 @@ def test_a_failure_that_is_reported_for_an_older_attempt_is_stale() -> None:
 
 
 def test_an_attempt_that_ended_in_one_way_has_not_ended_in_another() -> None:
-    """Law: a repeated report must say the same end; an attempt that failed is not released, and one that was released is not done."""
+    """Law: a repeated report must say the same end; an attempt that failed is not released,
+    and one that was released is not done.
+    """
     world = LaneWorld(["x", "y", "z"])
     x, y, z = world.fetch(scan=3)
     world.say("a", Said.RETRY, x)

@@ -43,7 +43,9 @@ def make() -> Iterator[Make]:
 def test_messages_of_one_key_come_one_after_the_other_and_other_keys_beside_them(
     make: Make,
 ) -> None:
-    """Law: messages of a key come one after the other, in parallel to other keys; a lane in hand holds back only its own later messages."""
+    """Law: messages of a key come one after the other, in parallel to other keys;
+    a lane in hand holds back only its own later messages.
+    """
     world = make(["x", "x", "y", "", ""])
 
     first = world.fetch(scan=5)
@@ -143,7 +145,9 @@ def test_a_failed_message_parks_its_lane_from_that_message_on(make: Make) -> Non
 def test_after_as_many_tries_as_the_group_allows_the_policy_decides(
     make: Make, policy: DeadPolicy, state: LaneState, verdict: str
 ) -> None:
-    """Law: after the maximum of tries, Continue makes a dead letter, HoldKey holds the lane, and StopQueue stops the queue and tries for ever."""
+    """Law: after the maximum of tries, Continue makes a dead letter, HoldKey holds the lane,
+    and StopQueue stops the queue and tries for ever.
+    """
     world = make(["x"])
     (first,) = world.fetch(scan=1)
     said = [world.say("a", Said.RETRY, first, tries_max=2, policy=policy)]
@@ -196,7 +200,9 @@ def test_an_administrator_frees_a_held_lane(make: Make, *, skip: bool) -> None:
 
 
 def test_renewal_keeps_the_attempt_and_what_is_complete(make: Make) -> None:
-    """Law: a renewal keeps the attempt and stores the messages completed so far; they do not come again if the member dies."""
+    """Law: a renewal keeps the attempt and stores the messages completed so far;
+    they do not come again if the member dies.
+    """
     world = make(["x", "x", "x"])
     (x,) = world.fetch(scan=3, take=3)
 

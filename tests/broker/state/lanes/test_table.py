@@ -76,7 +76,9 @@ def test_lanes_go_with_their_topic_and_their_group(record: Record, *, at_once: b
 
 
 def test_no_number_of_a_former_life_is_given_again() -> None:
-    """Law: attempt numbers are not reused after a consumer group is deleted and created again, so that old reports match nothing."""
+    """Law: attempt numbers are not reused after a consumer group is deleted and created again,
+    so that old reports match nothing.
+    """
     world = LaneWorld(["x", "y"])
     before = world.fetch(scan=2)
     world.take(GroupDeleted(GROUP, clean_offsets=True))
@@ -137,7 +139,9 @@ def test_a_group_by_key_gives_no_queue_locks() -> None:
 
 
 def test_a_group_changes_to_queues_when_nothing_is_in_hand() -> None:
-    """Law: a consumer group changes to queues only if no lane is in hand; it goes on at the first owed message, and a late fetch is refused."""
+    """Law: a consumer group changes to queues only if no lane is in hand; it goes on at the first owed message,
+    and a late fetch is refused.
+    """
     world = LaneWorld(["x", "y", "z"])
     x, y, z = world.fetch(scan=3)
     world.done(y)
@@ -336,7 +340,9 @@ def test_each_restore_begins_above_the_numbers_of_all_before() -> None:
 
 
 def test_a_fetch_gets_what_all_of_its_queues_give() -> None:
-    """Law: a fetch from several queues returns the lanes of all of them; an unknown one would stay blocked until its lease ends."""
+    """Law: a fetch from several queues returns the lanes of all of them;
+    an unknown one would stay blocked until its lease ends.
+    """
     world = LaneWorld(["x"], queues=2)
     world.replica.append(world.replica.topic_id(TOPIC), 1)
     plan = world.plan("a", scan=1)
@@ -350,7 +356,9 @@ def test_a_fetch_gets_what_all_of_its_queues_give() -> None:
 
 
 def test_a_queue_that_was_stopped_wakes_those_who_wait_for_it() -> None:
-    """Law: when a queue no longer is stopped, members that wait are woken, also if the member goes on with the lane's next message."""
+    """Law: when a queue no longer is stopped, members that wait are woken,
+    also if the member goes on with the lane's next message.
+    """
     world = LaneWorld(["x", "x"])
     (x,) = world.fetch(scan=2)
     world.say("a", Said.RETRY, x, tries_max=1, policy=DeadPolicy.STOP)

@@ -207,7 +207,9 @@ class Unwalked(dict[str, Any]):
 
 
 def test_what_a_queue_is_owed_of_is_found_without_a_walk_over_all_groups() -> None:
-    """Law: first_owed of a queue visits no other consumer groups; retention asks for each queue, and there may be tens of thousands."""
+    """Law: first_owed of a queue visits no other consumer groups; retention asks for each queue,
+    and there may be tens of thousands.
+    """
     world = LaneWorld(["x", "y"])
     lanes = world.replica.state.lanes
     (x,) = world.fetch(scan=1)

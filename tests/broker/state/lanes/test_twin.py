@@ -227,7 +227,9 @@ def play(run: Run, step: tuple[object, ...]) -> None:
 def test_lanes_do_what_a_list_of_messages_does(
     keys: list[str], steps: list[tuple[object, ...]]
 ) -> None:
-    """Law: a key has one holder, its oldest message comes first, nothing is lost, and the committed offset is the first owed message."""
+    """Law: a key has one holder, its oldest message comes first, nothing is lost,
+    and the committed offset is the first owed message.
+    """
     run = Run(LaneWorld(keys), Twin(keys))
 
     for step in steps:

@@ -40,7 +40,9 @@ def counted(table: TimerTable) -> tuple[int, int]:
 
 
 def test_timers_stand_in_the_store_by_time_and_by_place_until_they_end(timed: Replica) -> None:
-    """Law: until it ends, a timer is in the store twice: by time, to find those that are due, and by place, to find the oldest message."""
+    """Law: until it ends, a timer is in the store twice: by time, to find those that are due, and by place,
+    to find the oldest message.
+    """
     late, soon, last = (wait(timed, WALL_MS + due) for due in (9, 3, 12))
     assert rows(timed, Table.TIMERS) == [soon, late, last]
     assert rows(timed, Table.TIMER_PLACES) == [late, soon, last]

@@ -154,7 +154,9 @@ def test_copies_are_forgotten_in_memory_and_in_the_store_alike(
 
 
 def test_copies_that_fill_the_window_go_as_one_range() -> None:
-    """Law: many adjacent copies are forgotten as one range, so that no replica deletes a hundred thousand rows in one turn."""
+    """Law: many adjacent copies are forgotten as one range, so that no replica deletes a hundred thousand rows in one
+    turn.
+    """
     window, batch = DedupWindow(MemoryStore()), Batch()
     for number in range(1_000):
         identity = with_origin(send_identity(7, f"U{number}", 1, 5, {}, None), f"t{number % 3}")

@@ -181,7 +181,9 @@ def test_an_aborted_expansion_leaves_the_old_list_and_a_reason(
 def test_what_was_done_already_is_answered_with_the_phase_and_changes_nothing(
     replica: Replica, before: tuple[Record, ...], record: Record, phase: ExpansionPhase
 ) -> None:
-    """Law: a repeated or outdated request is answered with the present phase and changes nothing; an operator may have crashed."""
+    """Law: a repeated or outdated request is answered with the present phase and changes nothing;
+    an operator may have crashed.
+    """
     replica.take(TOPIC, *before)
     kept = expansion(replica)
 
@@ -243,7 +245,10 @@ def test_a_topic_without_order_does_not_expand(replica: Replica) -> None:
 
 
 def test_an_expansion_may_leave_a_raft_group_with_the_queues_it_has(replica: Replica) -> None:
-    """Law: a broker group may keep its number of queues in an expansion, because the list grows elsewhere. The first attempt has any number above 0."""
+    """Law: a broker group may keep its number of queues in an expansion, because the list grows elsewhere.
+
+    The first attempt has any number above 0.
+    """
     replica.take(TOPIC)
 
     assert not refused(replica, ExpansionFenced("orders", 1, 1, 2, 60_000))
@@ -259,7 +264,9 @@ def test_a_given_up_expansion_is_followed_by_a_later_attempt(replica: Replica) -
 
 
 def test_a_switch_makes_a_missing_topic_with_the_permission_it_says(replica: Replica) -> None:
-    """Law: a switch creates a missing topic as ordered, with the permission that it names; readers begin at offset 0 of each queue."""
+    """Law: a switch creates a missing topic as ordered, with the permission that it names;
+    readers begin at offset 0 of each queue.
+    """
     record = ExpansionSwitched("orders", 3, 8, 2, ("g",), 4, keeps_ends=True)
 
     assert replica.take(record) == [ExpansionMoved("orders", SWITCHED, changed=True)]
@@ -273,7 +280,10 @@ def test_a_switch_makes_a_missing_topic_with_the_permission_it_says(replica: Rep
 
 
 def test_readers_get_an_offset_in_each_new_queue_and_in_no_other(replica: Replica) -> None:
-    """Law: a switch gives readers an offset in each new queue: the named ones and those known here. An offset that exists is kept."""
+    """Law: a switch gives readers an offset in each new queue: the named ones and those known here.
+
+    An offset that exists is kept.
+    """
     replica.take(TOPIC, GroupSet("here"), GroupSet("ahead"), member("here"), FENCE)
     replica.take(OffsetsReset((Commit("ahead", "orders", 3, 5),)))
 
@@ -335,7 +345,9 @@ def test_readers_are_those_who_subscribe_committed_or_locked(replica: Replica) -
 def test_groups_of_other_topics_cost_the_search_for_readers_next_to_nothing(
     replica: Replica,
 ) -> None:
-    """Law: the search for readers does not grow with consumer groups of other topics; 40,000 of them took the leader 60 ms each time."""
+    """Law: the search for readers does not grow with consumer groups of other topics;
+    40,000 of them took the leader 60 ms each time.
+    """
     replica.take(TOPIC, TopicSet("t", 2, 2))
     calls: list[int] = []
     for begin in (0, 50):
@@ -416,7 +428,9 @@ def test_a_switch_looks_up_only_offsets_that_are_there(replica: Replica) -> None
 def test_groups_are_waited_for_when_they_consume_in_order_or_may(
     replica: Replica, records: tuple[Record, ...], blocks: bool
 ) -> None:
-    """Law: a switch waits for consumer groups that consume in order or may do so; not for unordered ones or those whose members all broadcast."""
+    """Law: a switch waits for consumer groups that consume in order or may do so;
+    not for unordered ones or those whose members all broadcast.
+    """
     replica.take(TOPIC)
     replica.append(replica.topic_id(), 0)
 
@@ -429,7 +443,9 @@ def test_groups_are_waited_for_when_they_consume_in_order_or_may(
 def test_a_switch_of_a_former_release_waits_for_no_group_with_a_broadcasting_member(
     replica: Replica, with_mixed: bool
 ) -> None:
-    """Law: a switch of an older release waits for no group with a broadcasting member, so that an old log gives the same state. The present release waits for the other members."""
+    """Law: a switch of an older release waits for no group with a broadcasting member,
+    so that an old log gives the same state. The present release waits for the other members.
+    """
     replica.take(TOPIC, GroupSet("g", orderly=True), BROADCASTER, member("g", "d"))
     replica.append(replica.topic_id(), 0)
     replica.take(FENCE)
@@ -480,7 +496,9 @@ def test_a_blocker_says_how_many_members_could_do_something_about_it(
 def test_what_is_left_of_a_queue_begins_at_the_commit_or_where_retention_ended(
     replica: Replica, committed: int | None, holds: bool, left: int
 ) -> None:
-    """Law: remaining messages count from the committed offset, or from where retention ended (five messages came, three were taken)."""
+    """Law: remaining messages count from the committed offset, or from where retention ended (five messages came,
+    three were taken).
+    """
     replica.take(TOPIC, GroupSet("g", orderly=True), member("g"))
     for _ in range(5):
         replica.append(replica.topic_id(), 0)

@@ -44,7 +44,9 @@ def since(replica: Replica) -> int:
 def test_an_expansion_that_is_given_up_does_not_move_the_time_of_growth(
     replica: Replica, expected: list[int], *, keeps_ends: bool
 ) -> None:
-    """Law: only a switch changes the time of growth, not a fence or an abort; records of older releases change it when they open."""
+    """Law: only a switch changes the time of growth, not a fence or an abort;
+    records of older releases change it when they open.
+    """
     fence, abort = ExpansionFenced("orders", 2, 16, 9, 60_000), ExpansionAborted("orders", 2, "")
     steps: tuple[Record, ...] = (
         FENCE,
@@ -66,7 +68,9 @@ def test_an_expansion_that_is_given_up_does_not_move_the_time_of_growth(
 
 
 def test_where_the_old_queues_ended_is_kept_until_the_next_growth(replica: Replica) -> None:
-    """Law: the ends of the old queues (barriers) are kept until the next growth; messages behind them were sent by the present list."""
+    """Law: the ends of the old queues (barriers) are kept until the next growth;
+    messages behind them were sent by the present list.
+    """
     replica.take(TOPIC, FENCE)
     # The copy of a transaction that began before the fence and is committed during it.
     replica.append(replica.topic_id(), 1)
@@ -135,7 +139,9 @@ def test_a_record_of_an_earlier_version_keeps_the_barriers_of_the_fence_or_none(
     *,
     keeps_barriers: bool,
 ) -> None:
-    """Law: a record of an older release keeps the barriers of the fence, or none, so that a replica that applies an old log has the same rows."""
+    """Law: a record of an older release keeps the barriers of the fence, or none,
+    so that a replica that applies an old log has the same rows.
+    """
     replica.take(TOPIC, FENCE)
     replica.append(replica.topic_id(), 1)
     replica.take(replace(SWITCH, keeps_ends=False, keeps_barriers=keeps_barriers), PROPAGATE)
@@ -161,7 +167,9 @@ def grown_barriers(replica: Replica) -> tuple[tuple[int, int], ...] | None:
 def test_a_row_of_an_earlier_version_grew_before_its_phase_began(
     phase: ExpansionPhase,
 ) -> None:
-    """Law: a stored row of an older release, which lacks three fields, can be read; its growth counts from its phase's begin."""
+    """Law: a stored row of an older release, which lacks three fields, can be read;
+    its growth counts from its phase's begin.
+    """
     replica = Replica()
     replica.take(TOPIC, FENCE, SWITCH, PROPAGATE)
     replica.take(OPENED, wall_ms=WALL_MS + 1)

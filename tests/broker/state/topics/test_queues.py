@@ -46,7 +46,9 @@ def test_a_restarted_replica_finds_each_queue_where_it_was(replica: Replica, flo
 
 @pytest.mark.parametrize(("count", "ranges"), [(RANGE_MIN - 1, 0), (RANGE_MIN, 1)])
 def test_a_few_entries_of_a_queue_go_one_by_one(replica: Replica, count: int, ranges: int) -> None:
-    """Law: a few queue entries are deleted one by one, because ranges slow down readers of other queues; many are one range."""
+    """Law: a few queue entries are deleted one by one, because ranges slow down readers of other queues;
+    many are one range.
+    """
     replica.take(TopicSet("a", 1, 1))
     for _ in range(count + 1):
         replica.append(1, 0)

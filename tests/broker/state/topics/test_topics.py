@@ -120,7 +120,9 @@ def test_ids_begin_at_one_and_are_never_used_again() -> None:
 
 
 def test_a_configuration_does_not_say_how_it_came(replica: Replica) -> None:
-    """Law: a topic or consumer group that was created automatically equals one that was set; setting it again changes nothing."""
+    """Law: a topic or consumer group that was created automatically equals one that was set;
+    setting it again changes nothing.
+    """
     replica.take(TopicSet("t", 1, 1, only_if_absent=True), GroupSet("g", only_if_absent=True))
 
     assert replica.state.topics.by_name["t"].config == TopicSet("t", 1, 1)

@@ -45,7 +45,9 @@ def test_the_end_of_a_half_that_is_gone_changes_nothing(replica: Replica) -> Non
 
 
 def test_checks_are_counted_and_say_which_halves_were_still_open(replica: Replica) -> None:
-    """Law: checks are counted; the outcome names the halves that were still open, so that no producer is asked about an ended one."""
+    """Law: checks are counted; the outcome names the halves that were still open,
+    so that no producer is asked about an ended one.
+    """
     replica.take(opening(0), opening(1))
     replica.take(HalfEnded(0, True))
 

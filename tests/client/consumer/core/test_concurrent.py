@@ -114,7 +114,9 @@ def test_many_messages_of_one_queue_are_handed_out_together() -> None:
 
 
 def test_the_offset_is_the_lowest_unfinished_over_all_batches() -> None:
-    """Law: the committed offset is the lowest unfinished one over all batches (OFS-03, CON-12): finish 3, 5, 7 -> 0; finish 0 -> 1; all -> 10."""
+    """Law: the committed offset is the lowest unfinished one over all batches (OFS-03, CON-12): finish 3, 5, 7 -> 0;
+    finish 0 -> 1; all -> 10.
+    """
     script = Script()
     handed = script.pulled(*range(10))
 
@@ -129,7 +131,9 @@ def test_the_offset_is_the_lowest_unfinished_over_all_batches() -> None:
 
 
 def test_the_ack_index_divides_a_batch() -> None:
-    """Law: ack_index divides a batch (CON-07, OFS-12): 5 acknowledged, 5 returned; when the broker took the copies, the offset is the end."""
+    """Law: ack_index divides a batch (CON-07, OFS-12): 5 acknowledged, 5 returned; when the broker took the copies,
+    the offset is the end.
+    """
     script = Script(ConcurrentRules(batch_max=10))
     (deliver,) = script.pulled(*range(10))
 
@@ -144,7 +148,9 @@ def test_the_ack_index_divides_a_batch() -> None:
 
 @pytest.mark.parametrize("ack_index", [-1, -2, -1_000])
 def test_an_ack_index_before_the_first_message_acknowledges_none(ack_index: int) -> None:
-    """Law: an ack_index below -1 acknowledges nothing; it once counted from the end and committed messages that were not done."""
+    """Law: an ack_index below -1 acknowledges nothing; it once counted from the end and committed messages that were not
+    done.
+    """
     script = Script(ConcurrentRules(batch_max=3))
     (deliver,) = script.pulled(0, 1, 2)
 
@@ -185,7 +191,9 @@ def test_the_context_chooses_the_delay_of_the_retry() -> None:
 
 
 def test_a_message_the_broker_did_not_take_back_is_tried_here_again_after_five_seconds() -> None:
-    """Law: a message that the broker did not take back is delivered again here after five seconds, and the offset does not pass it (CON-10)."""
+    """Law: a message that the broker did not take back is delivered again here after five seconds,
+    and the offset does not pass it (CON-10).
+    """
     script = Script()
     (deliver,) = script.pulled(0)
     script.done(deliver, ConcurrentResult.RECONSUME_LATER)
@@ -293,7 +301,9 @@ def test_one_stuck_message_lets_two_thousand_others_pass_and_then_pulling_stops(
 
 
 def test_an_illegal_offset_and_a_reset_go_on_at_the_given_place() -> None:
-    """Law: after an illegal offset or a reset (220), the new offset is persisted immediately, and earlier results do not count (OFS-09)."""
+    """Law: after an illegal offset or a reset (220), the new offset is persisted immediately,
+    and earlier results do not count (OFS-09).
+    """
     script = Script(offset=100)
     (deliver,) = script.pulled(100)
 

@@ -48,7 +48,9 @@ def test_the_span_limits_concurrent_queues_only() -> None:
 
 
 def test_what_is_taken_and_not_committed_counts() -> None:
-    """Law: messages that were delivered but not committed count, so that a listener that never commits cannot fill memory (ACM-04)."""
+    """Law: messages that were delivered but not committed count, so that a listener that never commits cannot fill memory
+    (ACM-04).
+    """
     cache = _cache(*range(1001))
     cache.take(1001)
 

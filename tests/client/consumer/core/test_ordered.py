@@ -32,7 +32,9 @@ from tests.client.messages import OTHER, QUEUE, message, messages
 
 
 def test_one_call_at_a_time_and_in_the_order_of_the_offsets() -> None:
-    """Law: a queue has one listener call at a time, in the order of offsets, however many pulls arrive meanwhile (ODL-02, ODL-04, GRP-08)."""
+    """Law: a queue has one listener call at a time, in the order of offsets,
+    however many pulls arrive meanwhile (ODL-02, ODL-04, GRP-08).
+    """
     script = Script()
     script.running_at(0)
     script.pulled(0, 1)
@@ -88,7 +90,9 @@ def test_after_a_minute_of_continuous_work_the_queue_rests_10_ms() -> None:
 
 
 def test_a_delivery_that_waited_too_long_for_a_worker_is_not_started() -> None:
-    """Law: right before the listener is called, lock and assignment are checked again, because the delivery may have waited long (ODL-09)."""
+    """Law: right before the listener is called, lock and assignment are checked again,
+    because the delivery may have waited long (ODL-09).
+    """
     script = Script(has_worker=False)
     script.running_at(0)
     script.pulled(0)
@@ -230,7 +234,9 @@ def test_an_offset_that_cannot_be_asked_is_asked_again_and_never_guessed() -> No
 
 
 def test_a_reset_goes_on_at_the_new_offset_even_backwards() -> None:
-    """Law: after a reset, also backwards, the queue goes on at the new offset, and a running call's result does not count (ODL-22)."""
+    """Law: after a reset, also backwards, the queue goes on at the new offset,
+    and a running call's result does not count (ODL-22).
+    """
     script = Script()
     script.running_at(50)
     script.pulled(50, 51)
@@ -243,7 +249,9 @@ def test_a_reset_goes_on_at_the_new_offset_even_backwards() -> None:
 
 
 def test_a_reset_waits_for_no_worker_that_a_former_message_waits_for() -> None:
-    """Law: after a reset, the queue does not wait for the worker that a former message waits for; that message never begins."""
+    """Law: after a reset, the queue does not wait for the worker that a former message waits for;
+    that message never begins.
+    """
     script = Script(has_worker=False)
     script.running_at(50)
     script.pulled(50)
@@ -295,7 +303,9 @@ def test_a_queue_whose_message_no_listener_has_is_released_at_once(why: Assigned
 
 
 def test_a_delivery_that_was_taken_back_never_begins_beside_the_next() -> None:
-    """Law: if a queue comes back while a former delivery waits for a worker, that delivery never begins, so that there is one call per queue."""
+    """Law: if a queue comes back while a former delivery waits for a worker, that delivery never begins,
+    so that there is one call per queue.
+    """
     script = Script(has_worker=False)
     script.running_at(0)
     script.pulled(0, 1)

@@ -236,7 +236,9 @@ def test_a_refused_renewal_ends_consumption_immediately() -> None:
 
 
 def test_a_pull_that_the_fence_refuses_makes_the_consumer_ask_for_its_lock() -> None:
-    """Law: a pull that the broker refuses for a missing lock makes the consumer request it, for example after a change of leader."""
+    """Law: a pull that the broker refuses for a missing lock makes the consumer request it,
+    for example after a change of leader.
+    """
     script = Script()
     script.running_at(0)
 

@@ -127,7 +127,9 @@ def test_many_uncommitted_messages_are_warned_about() -> None:
 def test_a_message_is_tried_once_more_than_the_maximum_then_dead_lettered_then_the_next_comes() -> (
     None
 ):
-    """Law: with a maximum of 3 a message is delivered four times, then it becomes a dead letter and the next one follows (RTY-05, RTY-11)."""
+    """Law: with a maximum of 3 a message is delivered four times, then it becomes a dead letter and the next one follows
+    (RTY-05, RTY-11).
+    """
     script = Script(OrderedRules(reconsume_max=3))
     script.running_at(0)
     script.pulled(0, 1)
@@ -175,7 +177,9 @@ def test_no_delivery_while_a_dead_letter_is_on_its_way() -> None:
 
 
 def test_a_poison_message_in_a_batch_is_found_alone_and_no_other_is_dead_lettered() -> None:
-    """Law: in a batch only the poison message becomes a dead letter, and no message is both consumed and a dead letter (RTY-08)."""
+    """Law: in a batch only the poison message becomes a dead letter,
+    and no message is both consumed and a dead letter (RTY-08).
+    """
     script = Script(OrderedRules(reconsume_max=1, batch_max=5))
     script.running_at(0)
     script.pulled(0, 1, 2, 3, 4)
@@ -201,7 +205,9 @@ def test_a_poison_message_in_a_batch_is_found_alone_and_no_other_is_dead_lettere
 
 
 def test_without_auto_commit_a_dead_letter_stays_uncommitted_and_is_not_rolled_back() -> None:
-    """Law: without auto_commit a dead letter does not move the offset, and a later ROLLBACK does not deliver it again (ACM-02)."""
+    """Law: without auto_commit a dead letter does not move the offset,
+    and a later ROLLBACK does not deliver it again (ACM-02).
+    """
     script = Script(OrderedRules(reconsume_max=0))
     script.running_at(0)
     script.pulled(0, 1)
@@ -218,7 +224,9 @@ def test_without_auto_commit_a_dead_letter_stays_uncommitted_and_is_not_rolled_b
 
 
 def test_a_commit_after_a_rollback_ends_before_what_waits_again() -> None:
-    """Law: a commit after a rollback ends before the messages that are delivered again; a dead letter behind them does not skip them."""
+    """Law: a commit after a rollback ends before the messages that are delivered again;
+    a dead letter behind them does not skip them.
+    """
     script = Script(OrderedRules(reconsume_max=0))
     script.running_at(0)
     script.pulled(0, 1, 2, 3)

@@ -49,7 +49,9 @@ def running(
 def test_later_messages_of_a_parked_key_go_behind_their_dead_letter_in_order_and_no_others() -> (
     None
 ):
-    """Law: when a message of a fails, its key is parked: b is consumed, and each later a follows as a dead letter (PRB-08)."""
+    """Law: when a message of a fails, its key is parked: b is consumed,
+    and each later a follows as a dead letter (PRB-08).
+    """
     script = running("abaab")
     parked = ParkedFrom(0, "M0")
 
@@ -290,7 +292,9 @@ class Run:
 def test_crashes_anywhere_lose_nothing_and_let_nothing_overtake(
     text: str, poison: frozenset[int], crashes: list[int]
 ) -> None:
-    """Law: whatever crashes, each message is consumed or a dead letter; from a key's first letter on all of its messages are letters, in order."""
+    """Law: whatever crashes, each message is consumed or a dead letter;
+    from a key's first letter on all of its messages are letters, in order.
+    """
     run = Run(text, poison)
 
     for steps in [*crashes, 1_000]:

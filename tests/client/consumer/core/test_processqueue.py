@@ -82,7 +82,9 @@ def test_messages_given_back_come_first_again() -> None:
 
 
 def test_the_commit_offset_is_the_lowest_unfinished() -> None:
-    """Law: the commit offset is the lowest unfinished one (PQ-06, OFS-03): finish 3, 5, 7 of 0..9 -> 0; finish 0 -> 1; all -> 10."""
+    """Law: the commit offset is the lowest unfinished one (PQ-06, OFS-03): finish 3, 5, 7 of 0..9 -> 0; finish 0 -> 1;
+    all -> 10.
+    """
     cache = _cache(*range(10))
     cache.take(10)
 

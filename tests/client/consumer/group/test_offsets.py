@@ -56,7 +56,9 @@ async def test_broker_offsets_are_committed_once_per_change() -> None:
 
 
 async def test_a_queue_that_is_given_up_is_committed_as_it_was() -> None:
-    """Law: an offset given to `persist` or `commit` reaches the broker even if the queue is forgotten before the request is sent."""
+    """Law: an offset given to `persist` or `commit` reaches the broker even if the queue is forgotten before the request
+    is sent.
+    """
     other = QUEUE._replace(queue_id=1)
     async with running(topics={"T": 2}) as cluster:
         instance = ClientInstance(cluster.address)
@@ -99,7 +101,9 @@ async def test_queues_are_committed_side_by_side() -> None:
 async def test_local_offsets_survive_in_rocketmqs_file_and_a_torn_file_falls_back(
     tmp_path: Path,
 ) -> None:
-    """Law: local offsets are stored in RocketMQ's file format, atomically; a damaged file is replaced by the older copy (BRD-02)."""
+    """Law: local offsets are stored in RocketMQ's file format, atomically;
+    a damaged file is replaced by the older copy (BRD-02).
+    """
     path = tmp_path / "offsets.json"
     store = LocalOffsets(path)
     await store.load()
@@ -152,7 +156,9 @@ async def test_a_file_that_cannot_be_written_is_tried_again_and_ends_nothing(
 async def test_a_disk_that_hangs_holds_up_no_listener_and_mixes_no_offsets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_cancelled: bool
 ) -> None:
-    """Law: a hanging disk delays no listener; in the end the file has the newest offsets, and nothing is written needlessly."""
+    """Law: a hanging disk delays no listener; in the end the file has the newest offsets,
+    and nothing is written needlessly.
+    """
     path, fsync = tmp_path / "offsets.json", os.fsync
     synced: list[bool] = []
     goes_on = threading.Event()
@@ -227,7 +233,9 @@ def test_identities() -> None:
 
 
 async def test_a_store_of_the_users_own_is_loaded_updated_and_persisted() -> None:
-    """Law: a user's own offset store is loaded, updated and persisted, and brokers are not asked for offsets (PSH-09, CFG-S23)."""
+    """Law: a user's own offset store is loaded, updated and persisted, and brokers are not asked for offsets (PSH-09,
+    CFG-S23).
+    """
     store, inbox = Notebook({QUEUE: 2}), Inbox()
     async with running(topics={"T": 1}, ordered=True) as cluster:
         fill(cluster, 4, queues=1)

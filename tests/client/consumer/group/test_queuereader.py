@@ -7,7 +7,9 @@ from tests.client.fakecluster import BROKER, running
 
 
 async def test_a_part_of_a_queue_is_read_by_as_many_pulls_as_it_takes() -> None:
-    """Law: a range is read by several pulls, without messages behind its end and without doubles; trimmed ones are skipped."""
+    """Law: a range is read by several pulls, without messages behind its end and without doubles;
+    trimmed ones are skipped.
+    """
     async with running() as cluster:
         for number in range(90):
             cluster.append("T", 0, b"%d" % number)

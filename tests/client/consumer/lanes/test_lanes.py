@@ -266,8 +266,7 @@ async def test_results_of_ordered_listeners_mean_the_same(orderlymq_cluster: Clu
             await drained(admin)
 
     assert seen == ["one", "one", "one", "two", "two"]
-    # The oracle does not count a COMMIT without auto_commit as an end.
-    orderlymq_cluster.recording.events.clear()
+    orderlymq_cluster.recording.events.clear()  # COMMIT without auto_commit is no end
 
 
 async def test_a_batch_has_messages_of_one_lane(orderlymq_cluster: Cluster) -> None:
@@ -582,8 +581,7 @@ async def test_names_are_wrapped_in_the_namespace(orderlymq_cluster: Cluster) ->
     async with by_key(Work(), listener=listener, client_settings=settings) as consumer:
         await until(lambda: topics == ["orders"])
         assert consumer.group == "shop%billing"
-    # The history has names with and without the namespace.
-    orderlymq_cluster.recording.events.clear()
+    orderlymq_cluster.recording.events.clear()  # it has both forms of names
 
 
 def test_the_command_consumes_by_key(orderlymq_cluster: Cluster) -> None:

@@ -19,7 +19,9 @@ def brought(number: int, key: str, now_ms: int, script: Script) -> Fetched:
 
 
 def test_a_long_key_waits_for_the_call_of_its_former_lane() -> None:
-    """Law: if a long key's lease ended while its listener ran, and it comes back as another lane, the new call waits for the former one."""
+    """Law: if a long key's lease ended while its listener ran, and it comes back as another lane,
+    the new call waits for the former one.
+    """
     script = Script(LaneRules(workers=3))
     assert works(script.tell(1, brought(1, LONG + "a", 1, script))) == [(1, (1,))]
     script.tell(1 + LEASE_MS, Tick())

@@ -66,7 +66,9 @@ def test_closing_waits_no_longer_than_a_lease_for_a_broker_that_is_gone() -> Non
 
 
 def test_lanes_that_wait_for_their_renewal_keep_no_worker_from_the_lanes_of_others() -> None:
-    """Law: lanes waiting for a renewal keep no worker from others; their broker is asked for nothing more until it answers."""
+    """Law: lanes waiting for a renewal keep no worker from others; their broker is asked for nothing more until it
+    answers.
+    """
     script = Script(LaneRules(workers=4), [PLACE, OTHER])
     script.tell(10, FetchFailed(PLACE, 2, "reset"))
     script.tell(60, Tick())

@@ -103,7 +103,9 @@ async def test_a_consumer_that_nobody_looped_over_closes_at_once(
 async def test_close_in_the_body_of_a_loop_ends_the_consumer_after_the_body(
     cluster: FakeCluster, how: str
 ) -> None:
-    """Law: `close` called in the body does not wait for itself; it commits earlier messages, and the rest ends after the body."""
+    """Law: `close` called in the body does not wait for itself; it commits earlier messages,
+    and the rest ends after the body.
+    """
     fill(cluster, 3, queues=1)
     locks: list[int] = []
 
@@ -158,7 +160,9 @@ async def test_a_loop_that_is_left_while_close_waits_gives_its_message_back(
 
 
 async def test_a_body_in_a_task_of_its_own_outlives_the_block(cluster: FakeCluster) -> None:
-    """Law: a message is done when the loop asks for the next one, also in a task that outlives the block; the block's end once counted it as done."""
+    """Law: a message is done when the loop asks for the next one, also in a task that outlives the block;
+    the block's end once counted it as done.
+    """
     fill(cluster, 1, queues=1)
     texts, go_on, left = list[str](), asyncio.Event(), asyncio.Event()
 
@@ -365,7 +369,9 @@ async def test_a_body_that_outlives_close_and_breaks_leaves_no_error_unseen(
 async def test_a_loop_in_a_task_that_fails_inside_the_block_has_its_last_message_again(
     cluster: FakeCluster, how: str
 ) -> None:
-    """Law: if the task of a loop fails inside the block, its last message comes again; the block's end once counted it as done."""
+    """Law: if the task of a loop fails inside the block, its last message comes again;
+    the block's end once counted it as done.
+    """
     fill(cluster, 2, queues=1)
     texts: list[str] = []
 

@@ -403,7 +403,9 @@ async def test_a_listener_that_returns_nothing_has_done_its_messages(
 
 
 async def test_why_a_listener_raised_is_text_that_can_be_sent() -> None:
-    """Law: the reason of a failure is always valid text, so that its report can be sent; one once blocked all lanes' reports."""
+    """Law: the reason of a failure is always valid text, so that its report can be sent;
+    one once blocked all lanes' reports.
+    """
 
     def listener(messages: Sequence[ReceivedMessage], context: OrderedContext) -> None:
         raise OSError("no file caf\udce9")

@@ -57,7 +57,9 @@ async def test_the_result_of_a_pull_prints_itself() -> None:
 async def test_the_iterator_waits_longer_after_each_failure_and_loses_nothing(
     fault: Fault, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Law: after each failure the iterator waits longer (50, 100, 200 ms), loses nothing, and the log says what is refused (PUL-08)."""
+    """Law: after each failure the iterator waits longer (50, 100, 200 ms), loses nothing,
+    and the log says what is refused (PUL-08).
+    """
     asked: list[float] = []
 
     def refuse(command: RemotingCommand, conn: Connection) -> RemotingCommand | None:

@@ -49,7 +49,9 @@ async def yielding_too(
 
 @pytest.mark.parametrize("listener", [yielding, yielding_too, partial(yielding)])
 async def test_a_listener_that_yields_is_refused_when_the_consumer_starts(listener: Any) -> None:
-    """Law: a generator as a listener is refused at the start; it would never run, and each message would become a dead letter."""
+    """Law: a generator as a listener is refused at the start; it would never run,
+    and each message would become a dead letter.
+    """
     with pytest.raises(SettingError, match="the listener of G is a generator"):
         await Consumer("G", topics="T", listener=listener).start()
 

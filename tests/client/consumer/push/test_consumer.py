@@ -105,7 +105,9 @@ async def test_pulls_and_commits_name_the_client_and_its_epoch(cluster: FakeClus
 async def test_a_queue_held_by_another_is_taken_over_when_it_is_given_back(
     cluster: FakeCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Law: a queue held by another member is taken over when it is free; until then the log says why (ODL-26, LOG-06, LOG-13)."""
+    """Law: a queue held by another member is taken over when it is free; until then the log says why (ODL-26, LOG-06,
+    LOG-13).
+    """
     caplog.set_level(logging.INFO, "orderlymq.consumer")
     fill(cluster, 1)
     cluster.locks["G", QUEUE] = fakecluster.Lock("other", 5, time.monotonic() + 60)
@@ -125,7 +127,9 @@ async def test_a_queue_held_by_another_is_taken_over_when_it_is_given_back(
 async def test_two_members_share_the_queues_and_hand_over_without_a_gap(
     cluster: FakeCluster,
 ) -> None:
-    """Law: a joining member gets a share, and a closing one gives it back immediately, without a gap (RBL-03, GRP-04, LCK-13)."""
+    """Law: a joining member gets a share, and a closing one gives it back immediately, without a gap (RBL-03, GRP-04,
+    LCK-13).
+    """
     first, second = Inbox(), Inbox()
     async with ordered_consumer(cluster, first) as one:
         await until(lambda: len(cluster.locks) == 3)
@@ -151,7 +155,9 @@ async def test_two_members_share_the_queues_and_hand_over_without_a_gap(
 async def test_a_failing_listener_sees_the_same_message_again_before_later_ones(
     cluster: FakeCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Law: after an exception, SUSPEND or an unknown result the same message comes again before later ones (ODL-11, ODL-12, RTY-04)."""
+    """Law: after an exception, SUSPEND or an unknown result the same message comes again before later ones (ODL-11,
+    ODL-12, RTY-04).
+    """
     fill(cluster, 3, queues=1)
     inbox = Inbox()
     inbox.answers = [ValueError("bad"), OrderedResult.SUSPEND, "nonsense"]
@@ -169,7 +175,9 @@ async def test_a_failing_listener_sees_the_same_message_again_before_later_ones(
 async def test_a_poison_message_ends_in_the_dead_letter_queue_immediately(
     cluster: FakeCluster,
 ) -> None:
-    """Law: a poison message becomes a dead letter with body, properties and true origin; the next one follows (RTY-05, RTY-09, RTY-10)."""
+    """Law: a poison message becomes a dead letter with body, properties and true origin; the next one follows (RTY-05,
+    RTY-09, RTY-10).
+    """
     cluster.append(
         "T", 0, b"poison", b"TAGS\x01A\x02UNIQ_KEY\x01U1\x02DELAY\x013\x02RETRY_TOPIC\x01other\x02"
     )
@@ -363,7 +371,9 @@ async def test_a_new_group_starts_where_it_says(
 async def test_concurrent_failures_come_back_by_the_retry_topic_under_their_own_topic(
     cluster: FakeCluster,
 ) -> None:
-    """Law: a failed concurrent message comes again by the retry topic, with its own topic and one more try (CON-04, CON-09, RTY-02, RTY-14)."""
+    """Law: a failed concurrent message comes again by the retry topic, with its own topic and one more try (CON-04,
+    CON-09, RTY-02, RTY-14).
+    """
     fill(cluster, 1, queues=1)
     inbox = Inbox()
     inbox.answers = [ConcurrentResult.RECONSUME_LATER]

@@ -31,7 +31,9 @@ async def cluster() -> AsyncIterator[FakeCluster]:
 async def test_it_is_tried_again_and_becomes_a_dead_letter_in_its_turn(
     cluster: FakeCluster,
 ) -> None:
-    """Law: it is tried again and becomes a dead letter; messages before it arrive immediately, those behind it after the letter."""
+    """Law: it is tried again and becomes a dead letter; messages before it arrive immediately,
+    those behind it after the letter.
+    """
     inbox = Inbox()
     settings = {"consume_message_batch_max_size": 8, "suspend_current_queue_time": 0.01}
 

@@ -235,7 +235,9 @@ async def test_a_pipeline_is_made_and_stays_as_it_is(world: World) -> None:
 async def test_a_changed_pipeline_does_what_was_foretold(
     world: World, spec: Json, kinds: list[str], write: tuple[str, Resource] | None
 ) -> None:
-    """Law: a changed Pipeline's driver restarts or is replaced as forecast, and nothing happens while its Cluster is missing."""
+    """Law: a changed Pipeline's driver restarts or is replaced as forecast,
+    and nothing happens while its Cluster is missing.
+    """
     standard = {"metadata": {"name": "standard"}, "allowVolumeExpansion": True}
     world.server.put(STORAGE_CLASSES, standard)
     await world.hear()

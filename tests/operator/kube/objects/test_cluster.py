@@ -55,7 +55,9 @@ def test_everything_belongs_to_the_cluster_and_goes_with_it_without_blocking() -
 
 
 def test_clients_reach_only_the_pod_that_leads() -> None:
-    """Law: a broker group's Service selects the leader's pod by its label and keeps its address; its pages are the leader's."""
+    """Law: a broker group's Service selects the leader's pod by its label and keeps its address;
+    its pages are the leader's.
+    """
     made = cluster()
     _, clients, replicas = service_objects(made, environment(made))
 
@@ -73,7 +75,9 @@ def test_clients_reach_only_the_pod_that_leads() -> None:
 def test_first_members_begin_as_voters_until_their_group_has_grown(
     form: tuple[int, int], joins: bool
 ) -> None:
-    """Law: first members start as voters until their group has grown; later all replicas join, because a lost disk must not vote."""
+    """Law: first members start as voters until their group has grown; later all replicas join,
+    because a lost disk must not vote.
+    """
     group = GroupForm(*form, "20Gi", "10.96.0.7")
 
     found = [_settings(cluster(), group, f"demo-0-{node}") for node in range(form[0])]
@@ -243,7 +247,7 @@ def test_name_servers_are_replaced_when_their_pods_or_settings_change_and_only_t
 
 
 def test_another_image_is_another_revision() -> None:
-    """For brokers and name servers."""
+    """Law: another image is another revision, for brokers and name servers."""
     made = cluster()
     assert kube_revision(made, "orderlymq:2") != kube_revision(made, IMAGE)
     assert name_server_revision(made, "orderlymq:2") != name_server_revision(made, IMAGE)

@@ -112,7 +112,7 @@ def test_the_console_of_an_earlier_image_starts_behind_an_ingress_with_tls() -> 
 
 
 def test_it_signs_as_the_operator() -> None:
-    """The secret comes from the operator's own Secret."""
+    """Law: the console signs its requests with the secret from the operator's own Secret."""
     variables = {each["name"]: each for each in container(made())["env"]}
 
     assert variables["ORDERLYMQ_SECRET_KEY"]["valueFrom"]["secretKeyRef"]["name"] == "demo-operator"

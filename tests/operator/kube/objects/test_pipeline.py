@@ -88,7 +88,9 @@ def test_a_volume_goes_with_its_pipeline_only_where_that_is_said() -> None:
 def test_what_the_driver_reads_is_a_manifest_that_a_laptop_runs_as_well(
     spec: dict[str, Any],
 ) -> None:
-    """Law: the driver's manifest also runs on a laptop: fields for Kubernetes are removed, and the name servers are filled in."""
+    """Law: the driver's manifest also runs on a laptop: fields for Kubernetes are removed,
+    and the name servers are filled in.
+    """
     made = pipeline(**spec)
     (settings,) = [item for item in everything(made) if item["kind"] == "ConfigMap"]
     text = settings["data"]["pipeline.json"]

@@ -128,7 +128,9 @@ def test_the_lists_of_what_the_operator_keeps_name_all_that_it_makes() -> None:
 
 
 def test_constraints_of_the_template_stand_beside_those_of_placement() -> None:
-    """Law: topology constraints of the template are added to those of placement; one for the same domain replaces placement's."""
+    """Law: topology constraints of the template are added to those of placement;
+    one for the same domain replaces placement's.
+    """
     made = cluster(
         placement={"zoneKey": ZONE, "antiAffinity": "Required"},
         podTemplate={

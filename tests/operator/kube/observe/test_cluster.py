@@ -31,7 +31,9 @@ AROUND: Final = environment(MADE, name_server_revision=name_server_revision(MADE
 
 
 def live(template: str, reason: str = "ImagePullBackOff") -> Live:
-    """Return a Cluster whose pods, made with template "first", wait for a *reason*; the StatefulSets have another template."""
+    """Return a Cluster whose pods, made with template "first", wait for a *reason*;
+    the StatefulSets have another template.
+    """
     found = Live()
     for name, form in (
         ("demo-0", AROUND.revision),

@@ -129,7 +129,9 @@ def test_strict_spreading_puts_no_pod_where_it_would_be_uneven() -> None:
 def test_what_the_loss_of_the_fullest_domain_leaves(
     replicas: int, domains: int, spare: int
 ) -> None:
-    """Law: the loss of the fullest domain is computed from the counts; only five replicas over five domains leave one more than a majority."""
+    """Law: the loss of the fullest domain is computed from the counts;
+    only five replicas over five domains leave one more than a majority.
+    """
     placed = [str(number % domains) for number in range(replicas)]
 
     assert tolerance(placed).spare == spare

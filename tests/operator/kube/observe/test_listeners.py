@@ -50,7 +50,9 @@ def host(address: str) -> str:
 
 
 def test_groups_are_spread_over_nodes_and_keep_their_ports() -> None:
-    """Law: each broker group is published at one node, spread over nodes; name servers have three, because clients try the next."""
+    """Law: each broker group is published at one node, spread over nodes; name servers have three,
+    because clients try the next.
+    """
     view = see(cluster(groups=64, listeners=[PUBLIC]))
 
     found = view.addresses["public"]

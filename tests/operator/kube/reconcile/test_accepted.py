@@ -69,7 +69,9 @@ async def calm(small: SmallCluster) -> None:
 
 
 async def test_a_cluster_that_names_no_pull_secrets_gets_the_operators(small: SmallCluster) -> None:
-    """Law: a Cluster's own pull secrets win over the operator's; the remembered spec has only the Cluster's own, and no pod is replaced."""
+    """Law: a Cluster's own pull secrets win over the operator's; the remembered spec has only the Cluster's own,
+    and no pod is replaced.
+    """
     assert pulled_with(small.server, STATEFUL_SETS, DEPLOYMENTS) == [["registry"]] * 4
     servers = small.server.find(STATEFUL_SETS, NAMESPACE, "demo-nameserver")
     assert servers is not None
@@ -145,7 +147,9 @@ async def test_the_jobs_of_a_backup_have_them_too(cluster: Json | None, wanted: 
 
 
 def test_a_confirmation_of_the_spec_before_does_not_let_an_edit_be_carried_out() -> None:
-    """Law: a failed reconcile does not let an edit pass, although it writes a status: it has not checked whether a confirmation is needed."""
+    """Law: a failed reconcile does not let an edit pass, although it writes a status:
+    it has not checked whether a confirmation is needed.
+    """
     confirmed = {"type": "Confirmed", "status": "True", "reason": "NothingToConfirm"}
 
     def waits(generation: int) -> bool:

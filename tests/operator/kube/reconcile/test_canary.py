@@ -257,7 +257,9 @@ def acts(desired: Desired, observed: Observed) -> list[object]:
 
 
 def test_the_operator_makes_the_topics_of_a_canary() -> None:
-    """Law: the operator makes the canary's topics, because it alone may publish queue lists: first the list, and nothing while a group is silent."""
+    """Law: the operator makes the canary's topics, because it alone may publish queue lists: first the list,
+    and nothing while a group is silent.
+    """
     config = TopicConfig(2, 6, True)
     wanted = with_canary(Desired(cluster(groups=2, canary={"enabled": True}, config=_STRICT)))
     servers = {index: ObservedNameServer({}) for index in range(2)}
@@ -286,7 +288,9 @@ def test_the_operator_makes_the_topics_of_a_canary() -> None:
 
 
 def test_what_a_canary_left_is_deleted() -> None:
-    """Law: after the canary is switched off its topics and group are deleted; those of a group to be removed also while it runs."""
+    """Law: after the canary is switched off its topics and group are deleted;
+    those of a group to be removed also while it runs.
+    """
     topics = {f"orderlymq_canary_demo-{index}": TopicConfig(2, 6, True) for index in range(2)}
     lists = dict.fromkeys(topics, "demo-0:3")
     observed = Observed(

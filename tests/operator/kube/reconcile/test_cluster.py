@@ -140,7 +140,9 @@ def leaders(reconciler: ClusterReconciler) -> list[tuple[tuple[str, ...], bool]]
 async def test_hand_overs_know_the_leaders_of_the_last_pass_until_the_next_one_has_asked(
     reconciler: ClusterReconciler, broker: Broker
 ) -> None:
-    """Law: hand-overs use the leaders of the last pass until the next one has answers; a lost node delays a pass for seconds."""
+    """Law: hand-overs use the leaders of the last pass until the next one has answers;
+    a lost node delays a pass for seconds.
+    """
     await reconciler.reconcile(KEY)
     before = leaders(reconciler)
 

@@ -166,7 +166,9 @@ async def place(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Place]:
 async def test_a_queue_list_that_is_not_published_holds_back_its_topic_and_no_other(
     place: Place,
 ) -> None:
-    """Law: a topic waits until its queue list is published, and other topics do not; otherwise clients would see a part of its queues."""
+    """Law: a topic waits until its queue list is published, and other topics do not;
+    otherwise clients would see a part of its queues.
+    """
     place.mute = True
     actions: list[Action] = [
         PutOrderConfig("orders", "demo-0:4"),
@@ -266,7 +268,9 @@ async def test_a_leader_that_falls_silent_amid_a_report_is_asked_about_no_furthe
 async def test_a_queue_list_that_a_name_server_without_a_pod_lacks_holds_back_its_topic(
     place: Place,
 ) -> None:
-    """Law: a topic waits while a name server without a pod lacks its queue list, because it would come back and show a part of the queues."""
+    """Law: a topic waits while a name server without a pod lacks its queue list,
+    because it would come back and show a part of the queues.
+    """
     place.backend.desired = Desired(cluster(nameServers={"replicas": 2}))
     actions: list[Action] = [
         PutOrderConfig("orders", "demo-0:4"),
@@ -357,7 +361,9 @@ _FAR = Peer(CAUGHT_UP_LAG_MAX + 1, active=True)
 async def test_a_replica_whose_volume_goes_with_its_pod_stays_while_the_others_lack_what_is_on_it(
     place: Place, voters: set[int] | None, peers: dict[int, Peer], goes: bool
 ) -> None:
-    """Law: a pod whose volume goes with it stays while the other replicas lack its data, also if a group grows or has no leader."""
+    """Law: a pod whose volume goes with it stays while the other replicas lack its data,
+    also if a group grows or has no leader.
+    """
     live = place.backend.live
     place.put(_own("demo-0-0", names.BROKER))
     live.statuses["demo-0-0"] = ReplicaStatus("leader", 1, 1, peers, frozenset(voters or ()))
@@ -398,7 +404,9 @@ async def test_a_budget_that_keeps_a_pod_is_waited_for_and_is_no_failure(place: 
 async def test_a_pod_that_two_budgets_select_says_what_to_do_and_is_never_deleted_while_it_serves(
     place: Place,
 ) -> None:
-    """Law: if two budgets select a pod, the message says what to do, and the pod is never deleted while it serves; without a running broker it goes."""
+    """Law: if two budgets select a pod, the message says what to do, and the pod is never deleted while it serves;
+    without a running broker it goes.
+    """
     place.put(_own("demo-0-1", names.BROKER))
     place.server.overlapping = {"demo-0-1"}
 
@@ -447,7 +455,9 @@ async def test_an_api_server_that_is_busy_is_distinguished_from_a_budget(place: 
 async def test_the_volume_of_a_member_is_kept_and_started_again(
     place: Place, members: set[int] | None, kept: set[str], replicas: int
 ) -> None:
-    """Law: a member's volume is kept and used again, also if an older StatefulSet comes back; replicas start one after the other."""
+    """Law: a member's volume is kept and used again, also if an older StatefulSet comes back;
+    replicas start one after the other.
+    """
     backend, server = place.backend, place.server
     form = GroupForm(3, 3, "20Gi", "10.96.0.7")
     made = cluster(replicasPerGroup=5)
@@ -474,7 +484,9 @@ async def test_the_volume_of_a_member_is_kept_and_started_again(
 async def test_a_group_goes_only_when_its_leader_commits_that_it_takes_no_more(
     place: Place,
 ) -> None:
-    """Law: a group is removed only after its leader commits that it takes no more messages; a leader that was cut off may wrongly seem empty."""
+    """Law: a group is removed only after its leader commits that it takes no more messages;
+    a leader that was cut off may wrongly seem empty.
+    """
     backend, server = place.backend, place.server
     made = group_set(backend.desired.cluster, "demo-0", backend.environment)
     backend.live.put(server.put(STATEFUL_SETS, made))

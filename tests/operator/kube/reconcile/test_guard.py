@@ -49,7 +49,9 @@ def _token(small: SmallCluster) -> str:
 
 
 async def test_a_dangerous_edit_changes_nothing_until_it_is_confirmed(small: SmallCluster) -> None:
-    """Law: a dangerous edit changes nothing (not even its harmless parts) until it is confirmed; the condition names the annotation."""
+    """Law: a dangerous edit changes nothing (not even its harmless parts) until it is confirmed;
+    the condition names the annotation.
+    """
     small.change(**_SHORT)
 
     early = await _settle(small)
@@ -207,7 +209,9 @@ async def test_a_paused_cluster_is_ready_whatever_is_wanted_of_it(small: SmallCl
 async def test_a_spec_that_cannot_be_used_leaves_the_cluster_what_it_was(
     small: SmallCluster,
 ) -> None:
-    """Law: with an unusable spec the Cluster is kept by the previous spec and the condition names the field; a correction goes on."""
+    """Law: with an unusable spec the Cluster is kept by the previous spec and the condition names the field;
+    a correction goes on.
+    """
     before = small.server.find(CLUSTERS, *KEY) or {}
     small.change(config={"registerNameServerPeriod": "5s", "logLevel": "DEBUG"})
 

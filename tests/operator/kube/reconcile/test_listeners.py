@@ -111,7 +111,9 @@ async def test_a_lost_node_moves_the_address_and_restarts_nothing(small: SmallCl
 
 
 async def test_a_balancer_without_an_address_is_waited_for(small: SmallCluster) -> None:
-    """Law: a load balancer without an address is waited for, by name in the condition, and published as soon as it has one."""
+    """Law: a load balancer without an address is waited for, by name in the condition,
+    and published as soon as it has one.
+    """
     small.change(listeners=[BALANCED])
     delay_s = await small.reconciler.reconcile(KEY)
 
@@ -272,7 +274,9 @@ async def test_an_address_by_a_gateway_stays_while_the_gateway_is_replaced(
 
 
 async def test_without_gateway_api_the_listener_is_refused_by_name(routed: SmallCluster) -> None:
-    """Law: without Gateway API the listener is refused by name and the rest works; routes follow when the definitions come."""
+    """Law: without Gateway API the listener is refused by name and the rest works;
+    routes follow when the definitions come.
+    """
     routed.server.routes = ""
     await settle(routed)
     report = routed.condition("ListenersReady")
@@ -309,7 +313,9 @@ async def test_routes_go_with_their_listener(routed: SmallCluster, after: list[J
 async def test_a_route_that_may_not_go_yet_goes_later(
     routed: SmallCluster, after: list[Json]
 ) -> None:
-    """Law: a route whose deletion was refused is deleted later, even by a new operator that knows only the Cluster's status."""
+    """Law: a route whose deletion was refused is deleted later, even by a new operator that knows only the Cluster's
+    status.
+    """
     await routed.reconciler.reconcile(KEY)
     judge(routed, "True", "Accepted")
     await settle(routed)

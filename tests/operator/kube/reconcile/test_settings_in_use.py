@@ -82,7 +82,9 @@ async def test_a_pod_of_before_finds_the_settings_that_it_was_made_with(
 async def test_a_pod_of_before_gets_the_settings_that_brokers_read_again_while_they_run(
     monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
-    """Law: live settings (which brokers read again while they run) reach older pods without a restart; keys that an older broker does not know are not added."""
+    """Law: live settings (which brokers read again while they run) reach older pods without a restart;
+    keys that an older broker does not know are not added.
+    """
     async with small_cluster(monkeypatch.setattr, update={"mode": mode}) as small:
         await _settle(small)
         _replace(small, [pod for _, pod, _ in _PLACES])

@@ -244,7 +244,9 @@ def test_an_operation_keeps_its_beginning() -> None:
 
 
 def test_the_status_of_an_account_says_until_when_a_former_secret_is_valid() -> None:
-    """Law: a User's status has the latest time at which any broker accepts the former secret; a time out of range fails nothing."""
+    """Law: a User's status has the latest time at which any broker accepts the former secret;
+    a time out of range fails nothing.
+    """
     made = item("User", "shop-app").manifest
     assert isinstance(made, User)
 

@@ -45,7 +45,9 @@ def grant(small: SmallCluster) -> None:
 
 
 async def test_a_volume_grows_step_by_step_while_its_disk_fills(growing: SmallCluster) -> None:
-    """Law: a volume grows step by step while its disk fills, waiting for each step; at the limit the condition asks a person."""
+    """Law: a volume grows step by step while its disk fills, waiting for each step;
+    at the limit the condition asks a person.
+    """
     calm = asked(growing)
     growing.serve(disk={"ratio": 0.75})
     await settle(growing)
@@ -269,7 +271,9 @@ async def evicted(small: SmallCluster) -> set[str]:
 async def test_the_only_replica_of_a_group_is_not_restarted_while_its_volume_would_go(
     growing: SmallCluster,
 ) -> None:
-    """Law: the only replica of a group is not restarted while its claim is being deleted, because its data would go; it is reported."""
+    """Law: the only replica of a group is not restarted while its claim is being deleted, because its data would go;
+    it is reported.
+    """
     delete_claim(growing)
     await settle(growing)
     told = growing.condition("StorageReady")

@@ -39,7 +39,9 @@ def _members(*members: tuple[str, str]) -> Answer:
 async def test_a_client_is_in_a_pod_only_when_id_and_connection_say_so(
     member: tuple[str, str], is_in: bool
 ) -> None:
-    """Law: a client is in a pod only if its id and its connection's address say so; otherwise (address translation, another id) its lease decides."""
+    """Law: a client is in a pod only if its id and its connection's address say so; otherwise (address translation,
+    another id) its lease decides.
+    """
     client = RemotingClient()
     async with serving({**NO_LOCKS, MEMBERS: _members(member)}) as (_, address):
         target = Target((NAMESPACE, "demo"), Admin(client), (address,), complete=True)
@@ -53,7 +55,9 @@ async def test_a_client_is_in_a_pod_only_when_id_and_connection_say_so(
 async def test_a_silent_leader_keeps_nobody_waiting_whom_another_one_names(
     named: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: a silent leader does not delay the answer if another one names the client; until it answers, nobody says that there is none."""
+    """Law: a silent leader does not delay the answer if another one names the client; until it answers,
+    nobody says that there is none.
+    """
     monkeypatch.setattr(
         "orderlymq_operator.brokers.admin._READ_TIMEOUT_S", 600.0 if named else 0.05
     )
@@ -74,7 +78,9 @@ async def test_a_silent_leader_keeps_nobody_waiting_whom_another_one_names(
 
 
 async def test_who_asks_during_a_reading_is_told_of_the_next_one() -> None:
-    """Law: a question during a reading gets the next reading, as the leader may have answered too early; waiting questions share it."""
+    """Law: a question during a reading gets the next reading, as the leader may have answered too early;
+    waiting questions share it.
+    """
     client = RemotingClient()
     later: list[asyncio.Task[bool | None]] = []
 

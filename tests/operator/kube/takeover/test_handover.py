@@ -106,7 +106,9 @@ async def lost() -> AsyncIterator[Api]:
 async def test_a_client_that_was_not_bound_before_its_node_was_lost_is_let_go(
     lost: Api, others: int
 ) -> None:
-    """Law: a client on a lost node is released even without an earlier binding; its pod still shows as running, so the address is surely its own."""
+    """Law: a client on a lost node is released even without an earlier binding; its pod still shows as running,
+    so the address is surely its own.
+    """
     leader = Survivor()
     answers: dict[int, Answer] = {
         RequestCode.ORDERLYMQ_LOCK_TABLE: leader.locks,
@@ -289,7 +291,9 @@ async def restarts(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Resta
 async def test_the_next_process_of_a_container_keeps_its_locks_when_another_leader_comes(
     restarts: tuple[Restarts, Holder], seen: bool
 ) -> None:
-    """Law: the next process of a container keeps its locks after a change of leader; it has the old client id, and no connection yet."""
+    """Law: the next process of a container keeps its locks after a change of leader; it has the old client id,
+    and no connection yet.
+    """
     container, leader = restarts
     leader.address = "10.244.1.9:5555"
     container.restart("2026-01-01T00:10:00Z")

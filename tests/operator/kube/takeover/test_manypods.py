@@ -48,7 +48,9 @@ async def test_heartbeats_of_a_node_cost_nothing_whatever_taints_it_has() -> Non
 
 
 async def test_a_lost_machine_with_many_pods_leaves_connections_to_others() -> None:
-    """Law: the pods of a lost machine are looked up some at a time, so connections stay free, and each is looked up in the end."""
+    """Law: the pods of a lost machine are looked up some at a time, so connections stay free,
+    and each is looked up in the end.
+    """
     under_way = most = 0
     names = set()
 

@@ -45,7 +45,9 @@ def test_a_client_is_bound_to_the_pod_that_has_its_address() -> None:
 def test_the_end_of_a_proxys_pod_proves_nothing_about_who_is_behind_it(
     client_id: str, is_bound: bool, address: str
 ) -> None:
-    """Law: a client behind a proxy is not bound to it: the first part of its id says where it runs, in a dual stack by either address."""
+    """Law: a client behind a proxy is not bound to it: the first part of its id says where it runs,
+    in a dual stack by either address.
+    """
     both = pod_facts(pod(podIPs=[{"ip": "10.244.1.9"}, {"ip": "fd00:10::9"}]))
     pods = dict.fromkeys(both.ips, both)
 
@@ -68,7 +70,9 @@ def test_a_client_stays_in_its_pod_when_another_container_is_started_later() -> 
 
 
 def test_a_pod_that_lives_is_no_proof() -> None:
-    """Law: a living pod is no proof of death, nor one that is only being deleted or marked as failed: its node may be cut off."""
+    """Law: a living pod is no proof of death, nor one that is only being deleted or marked as failed:
+    its node may be cut off.
+    """
     for facts in ({"deleting": True}, {"phase": "Failed"}, {}):
         found = replace(LIVING, **facts)
         for node in (HEALTHY, SILENT, None):
@@ -112,7 +116,9 @@ def test_the_last_word_of_the_kubelet_about_a_pod_that_is_gone_is_proof(
     ],
 )
 def test_a_kill_counts_only_for_the_container_that_ran_then(wrong: dict[str, str]) -> None:
-    """Law: a kill event counts only for the container that ran then; one in the second of its start may be about the former one."""
+    """Law: a kill event counts only for the container that ran then;
+    one in the second of its start may be about the former one.
+    """
     assert proof_of(LIVING, None, HEALTHY, None, [killing(**wrong)]) is None
 
 
@@ -133,7 +139,9 @@ def test_a_node_that_is_gone_with_its_pod_is_proof() -> None:
 
 
 def test_a_restarted_container_is_proof_for_the_client_that_ran_in_it() -> None:
-    """Law: a container's restart is proof for the client that ran before it, never for a connected client, which may be the new one."""
+    """Law: a container's restart is proof for the client that ran before it, never for a connected client,
+    which may be the new one.
+    """
     for found, node in product((RESTARTED, ENDED), (HEALTHY, SILENT, None)):
         proof = proof_of(LIVING, found, node)
         assert proof is not None
@@ -142,7 +150,9 @@ def test_a_restarted_container_is_proof_for_the_client_that_ran_in_it() -> None:
 
 
 def test_a_pod_in_whose_phase_nothing_is_started_again_has_ended_as_a_whole() -> None:
-    """Law: a pod in a phase without restarts has ended as a whole; one whose containers start again must be looked at again."""
+    """Law: a pod in a phase without restarts has ended as a whole; one whose containers start again must be looked at
+    again.
+    """
     for phase, whole in (("Succeeded", True), ("Failed", True), ("Running", False)):
         proof = proof_of(LIVING, replace(ENDED, phase=phase), HEALTHY)
         assert proof is not None
@@ -163,7 +173,9 @@ def test_a_restarted_helper_beside_a_living_consumer_is_no_proof() -> None:
 
 
 def test_a_node_out_of_service_is_proof_whatever_becomes_of_the_connection() -> None:
-    """Law: the out-of-service taint of a node is proof even if the connection stands, because somebody says that the machine is off."""
+    """Law: the out-of-service taint of a node is proof even if the connection stands,
+    because somebody says that the machine is off.
+    """
     for found in (LIVING, None, SUCCESSOR):
         proof = proof_of(LIVING, found, OFF)
         assert proof is not None

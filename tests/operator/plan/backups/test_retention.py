@@ -38,7 +38,9 @@ def test_the_newest_and_the_young_stay() -> None:
 def test_no_retention_takes_the_last_good_one(
     found: list[tuple[int, str | None]], keep_last: int, keep_days: int | None
 ) -> None:
-    """Law: retention keeps enough complete Backups, newest first; it removes no running ones and keeps only a few failed ones."""
+    """Law: retention keeps enough complete Backups, newest first; it removes no running ones and keeps only a few failed
+    ones.
+    """
     backups = [made(days, phase) for days, phase in found]
     gone = set(surplus(backups, Retention(keep_last=keep_last, keep_days=keep_days), NOW))
     stays = [each for each in backups if each.name not in gone]

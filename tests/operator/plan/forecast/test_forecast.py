@@ -251,7 +251,9 @@ def test_a_changed_setting_restarts_followers_and_then_the_leader() -> None:
 
 
 def test_a_pause_of_sends_has_a_length() -> None:
-    """Law: the forecast pause of sends is computed from the settings with which replicas run now; a starting process takes seconds."""
+    """Law: the forecast pause of sends is computed from the settings with which replicas run now;
+    a starting process takes seconds.
+    """
     slow = {"raftElectionTimeout": "2s"}
     moved = _after(desired(), desired(config=slow), demo_0=2)
     alone = _after(desired(replicasPerGroup=1), desired(replicasPerGroup=1, config=slow))

@@ -50,7 +50,9 @@ def test_an_expansion_that_has_begun_somewhere_is_led_on_when_its_policy_forbids
 def test_attributes_that_a_tool_gave_a_topic_follow_an_expansion_to_further_raft_groups(
     seed: int | None, is_declared: bool
 ) -> None:
-    """Law: a raft group that an expansion adds begins with the topic's attributes set by a tool; later each group has its own."""
+    """Law: a raft group that an expansion adds begins with the topic's attributes set by a tool;
+    later each group has its own.
+    """
     told = (("cleanup.policy", "COMPACTION"), ("duplicate.window", "true"))
     world = RestlessWorld()
     world.settle(desired(topic(), groups=1))
@@ -81,7 +83,9 @@ def test_attributes_that_a_tool_gave_a_topic_follow_an_expansion_to_further_raft
 def test_an_expansion_ends_when_no_topic_asks_for_it_any_more(
     step: type[Action], queues: int
 ) -> None:
-    """Law: if the topic's object is deleted (its messages stay) an expansion ends: fences are lifted, and finished switches are published."""
+    """Law: if the topic's object is deleted (its messages stay) an expansion ends: fences are lifted,
+    and finished switches are published.
+    """
     world = _begun()
     _after(world, desired(GROWN, groups=2), step)
 

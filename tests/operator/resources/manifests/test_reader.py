@@ -42,7 +42,9 @@ def _problems(text: str) -> list[Problem]:
 
 
 def test_the_quickstart_is_what_the_readme_promises() -> None:
-    """Law: the quickstart manifests are as the README says: one name server, three replicas, an ordered topic of 8 queues, one group."""
+    """Law: the quickstart manifests are as the README says: one name server, three replicas,
+    an ordered topic of 8 queues, one group.
+    """
     wanted = combine(read([Path("examples/quickstart.yaml")]), None)
 
     spec = wanted.cluster.spec
@@ -107,7 +109,9 @@ def test_a_typo_in_a_list_names_its_index() -> None:
     ],
 )
 def test_a_wrong_type_or_range_says_what_was_found_and_expected(line: str, message: str) -> None:
-    """Law: a wrong type or range is reported with both found and expected; nothing is converted (a quoted number is a text)."""
+    """Law: a wrong type or range is reported with both found and expected;
+    nothing is converted (a quoted number is a text).
+    """
     assert _problems(_TOPIC + f"  {line}\n") == [Problem("my.yaml", 7, "spec.queues", message)]
 
 

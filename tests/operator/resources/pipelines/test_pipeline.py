@@ -131,7 +131,9 @@ def test_an_archive_has_one_place(spec: dict[str, Any]) -> None:
 
 
 def test_a_checkpoint_goes_to_no_other_place() -> None:
-    """Law: a checkpoint never continues at another place: each field that says where rows go cannot change, the catalogue's too."""
+    """Law: a checkpoint never continues at another place: each field that says where rows go cannot change,
+    the catalogue's too.
+    """
     found = [each["rule"] for each in SPEC_RULES["x-kubernetes-validations"]]
     bound = next(each for each in found if "oldSelf.checkpoint" in each)
 

@@ -79,7 +79,9 @@ def _error(template: dict[str, Any]) -> tuple[str, str]:
 def test_what_the_operator_keeps_is_refused_by_its_name_and_with_advice(
     template: dict[str, Any], field: str, named: str
 ) -> None:
-    """Law: what the operator sets (labels, variables, containers, ports, volumes, paths) is refused by name and with advice."""
+    """Law: what the operator sets (labels, variables, containers, ports, volumes,
+    paths) is refused by name and with advice.
+    """
     where, text = _error(template)
 
     assert where == field

@@ -81,7 +81,9 @@ def test_a_job_has_no_rights_and_ends() -> None:
 
 
 def test_a_job_that_fills_the_disk_of_its_node_ends() -> None:
-    """Law: a Job that fills its node's disk is evicted, as in a drain; so evictions count as failures where it writes there."""
+    """Law: a Job that fills its node's disk is evicted, as in a drain;
+    so evictions count as failures where it writes there.
+    """
     shop = cluster()
     around = ToolEnvironment(IMAGE, "IfNotPresent", shop)
 

@@ -46,7 +46,9 @@ def test_they_stand_where_brokers_will_and_run_none() -> None:
 
 
 def test_a_variable_of_the_template_gives_way_to_that_of_the_backups() -> None:
-    """Law: a variable of the pod template gives way to the backup's; the API server refuses a variable that is there twice."""
+    """Law: a variable of the pod template gives way to the backup's;
+    the API server refuses a variable that is there twice.
+    """
     shop = cluster(podTemplate={"env": [{"name": "AWS_REGION", "value": "mine"}, {"name": "TZ"}]})
     restore = Restore(STORE, ID, shop.group_names)
     made = group_set(shop, "demo-0", environment(shop, restoring=restore))

@@ -347,7 +347,9 @@ async def test_a_job_of_somebody_else_stops_this_backup_alone(world: World) -> N
 
 
 async def test_the_jobs_of_an_earlier_operator_count(world: World) -> None:
-    """Law: after an upgrade no second Job is made; a Backup also waits for a running Job that has the older version's name."""
+    """Law: after an upgrade no second Job is made; a Backup also waits for a running Job that has the older version's
+    name.
+    """
     world.put("monday", spec={"deletionPolicy": "Delete"})
     await world.look("monday")
     rename_job(world.server, "monday-uid-shop-backup", "monday-backup")
@@ -392,7 +394,9 @@ async def test_a_refusal_of_a_moment_lets_no_backup_go(world: World) -> None:
 
 
 async def test_a_refusal_that_lasts_lets_no_backup_go(world: World) -> None:
-    """Law: a lasting refusal lets a Backup go without its data only if the namespace is being deleted; a quota is waited for."""
+    """Law: a lasting refusal lets a Backup go without its data only if the namespace is being deleted;
+    a quota is waited for.
+    """
     world.put_deleted()
     world.server.refused[JOBS.path(NAMESPACE)] = (403, "exceeded quota: jobs")
     due_s = await world.look("monday")
@@ -417,7 +421,9 @@ async def test_a_refusal_that_lasts_lets_no_backup_go(world: World) -> None:
 async def test_a_backup_is_made_of_the_cluster_that_runs(
     monkeypatch: pytest.MonkeyPatch, notes: dict[str, str], edit: dict[str, Any]
 ) -> None:
-    """Law: a Backup is made as the running Cluster is; an edit of the Cluster that still waits does not change the Backup or its pod."""
+    """Law: a Backup is made as the running Cluster is; an edit of the Cluster that still waits does not change the Backup
+    or its pod.
+    """
     async with small_cluster(monkeypatch.setattr) as small:
         for _ in range(3):
             await small.reconciler.reconcile(KEY)

@@ -243,7 +243,9 @@ async def test_no_broker_runs_before_every_replica_is_restored(world: World) -> 
 async def test_a_container_that_a_webhook_put_in_front_says_nothing(
     world: World, state: Json
 ) -> None:
-    """Law: the result of a restore is read from the restoring container, found by its name, not from one that a webhook added."""
+    """Law: the result of a restore is read from the restoring container, found by its name,
+    not from one that a webhook added.
+    """
     world.injected = ({"name": "mesh-init", "state": state},)
 
     await restored(world)
@@ -300,7 +302,9 @@ async def test_a_replica_is_never_restored_again(world: World) -> None:
 
 
 async def test_the_mark_is_there_before_a_broker_is(world: World) -> None:
-    """Law: the mark is written before a broker runs, so an operator that ends between the two steps restores nothing again."""
+    """Law: the mark is written before a broker runs, so an operator that ends between the two steps restores nothing
+    again.
+    """
     await world.look()
     end_job(world.server, "revived-restore", report())
     await world.look(2)
@@ -347,7 +351,9 @@ async def test_a_job_of_somebody_else_is_named(world: World) -> None:
 
 
 async def test_a_pod_that_cannot_restore_says_why(world: World) -> None:
-    """Law: a pod that cannot restore gives its reason in the condition, and no broker runs; a pod with another backup does not count."""
+    """Law: a pod that cannot restore gives its reason in the condition, and no broker runs;
+    a pod with another backup does not count.
+    """
     await world.look()
     end_job(world.server, "revived-restore", report())
     await world.look(2)
@@ -364,7 +370,9 @@ async def test_a_pod_that_cannot_restore_says_why(world: World) -> None:
 async def test_what_restores_without_its_image_is_made_again_with_another_one(
     world: World,
 ) -> None:
-    """Law: the Job and the pods of a restore that cannot pull their image are made again with a new image; the condition says so."""
+    """Law: the Job and the pods of a restore that cannot pull their image are made again with a new image;
+    the condition says so.
+    """
     await world.look()
     lack_image(world.server, "revived-restore")
     await world.look()

@@ -63,7 +63,9 @@ def _pod(world: World, job: str) -> Json:
 
 
 async def test_what_is_stored_goes_first_where_that_is_wanted(world: World) -> None:
-    """Law: the finalizer keeps a Backup until its Job has deleted the data; a Backup that retains its data has no finalizer."""
+    """Law: the finalizer keeps a Backup until its Job has deleted the data;
+    a Backup that retains its data has no finalizer.
+    """
     world.put(
         "monday", spec={"deletionPolicy": "Delete"}, status={"phase": "Complete", "backupId": ID}
     )
@@ -161,7 +163,9 @@ async def test_only_the_job_that_was_looked_at_is_deleted(world: World) -> None:
 
 
 async def test_a_backup_that_never_began_holds_no_deletion_back(world: World) -> None:
-    """Law: a Backup whose Job never started, because its image was missing, can be deleted immediately: it has stored nothing."""
+    """Law: a Backup whose Job never started, because its image was missing, can be deleted immediately:
+    it has stored nothing.
+    """
     world.put("monday", spec={"deletionPolicy": "Delete"})
     await world.look("monday")
     lack_image(world.server, "monday-uid-shop-backup")
@@ -219,7 +223,9 @@ async def test_the_next_waits_for_one_that_is_deleted_while_it_runs(world: World
 async def test_a_backup_that_is_deleted_with_its_job_waits_for_the_pod(
     world: World, is_stored: bool
 ) -> None:
-    """Law: a deleted Backup waits for its ending pod, which may still store something; that data is deleted before the Backup goes."""
+    """Law: a deleted Backup waits for its ending pod, which may still store something;
+    that data is deleted before the Backup goes.
+    """
     await delete_while_it_runs(world, datetime.now(UTC))
     await world.look("monday")
     held, reason = is_held(world), world.reason("monday")

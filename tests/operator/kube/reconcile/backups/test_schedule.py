@@ -102,7 +102,9 @@ async def test_a_backup_is_made_at_its_time_once(world: World) -> None:
 
 
 async def test_one_is_made_twice_by_nobody(world: World) -> None:
-    """Law: an operator that ended before it noted a Backup makes no second one after its restart, and reports none as overdue."""
+    """Law: an operator that ended before it noted a Backup makes no second one after its restart,
+    and reports none as overdue.
+    """
     await world.look()
     before = world.server.find(SCHEDULED_BACKUPS, *KEY)
     await world.look(hours=14, minutes=30)
@@ -119,7 +121,9 @@ async def test_one_is_made_twice_by_nobody(world: World) -> None:
 
 
 async def test_a_schedule_goes_on_after_a_clock_was_ahead(world: World) -> None:
-    """Law: if the operator's clock was a month ahead for a while, no night is left out afterwards and no Backup is made twice."""
+    """Law: if the operator's clock was a month ahead for a while, no night is left out afterwards and no Backup is made
+    twice.
+    """
     await world.look()
     await world.look(days=30)
     ahead = world.status()["nextScheduleTime"]

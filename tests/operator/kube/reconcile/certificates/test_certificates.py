@@ -50,7 +50,9 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 
 async def test_a_new_group_enforces_certificates_from_its_first_pod_on(world: World) -> None:
-    """Law: a new group uses TLS from its first pod, with one authority and one set of certificates, which are never written again."""
+    """Law: a new group uses TLS from its first pod, with one authority and one set of certificates,
+    which are never written again.
+    """
     found = await world.rest()
 
     assert facts(found) == {("enforcing", 1, 1, frozenset({1}))}
@@ -88,7 +90,9 @@ async def test_a_pod_mounts_its_own_key_and_never_the_authority_s(world: World) 
 
 
 async def test_certificates_and_then_the_authority_are_renewed_in_time(world: World) -> None:
-    """Law: certificates, and later the authority, are renewed in time; pods are replaced one by one and always trust each other."""
+    """Law: certificates, and later the authority, are renewed in time;
+    pods are replaced one by one and always trust each other.
+    """
     begin = world.now[0]
     await world.rest()
 
@@ -175,7 +179,9 @@ async def test_a_step_waits_for_a_pod_that_is_away_and_for_a_paused_cluster(worl
 
 
 async def test_an_operator_that_ends_between_secret_and_stateful_set_goes_on(world: World) -> None:
-    """Law: an operator that ended between Secret and StatefulSet goes on with the Secrets that it made; a trusted authority signs."""
+    """Law: an operator that ended between Secret and StatefulSet goes on with the Secrets that it made;
+    a trusted authority signs.
+    """
     before = dict(world.live.made)
     await world.settle()
     world.live.made = before
@@ -184,7 +190,9 @@ async def test_an_operator_that_ends_between_secret_and_stateful_set_goes_on(wor
 
 
 async def test_a_user_s_issuer_takes_the_place_of_the_authority_and_back(world: World) -> None:
-    """Law: a change to a user's issuer and back takes three rolls each; in the end it signs alone, and its renewals are followed."""
+    """Law: a change to a user's issuer and back takes three rolls each; in the end it signs alone,
+    and its renewals are followed.
+    """
     await world.rest()
     mine = make_authority("mine", world.now[0])
     world.put_issuer(mine)
@@ -204,7 +212,9 @@ async def test_a_user_s_issuer_takes_the_place_of_the_authority_and_back(world: 
 
 
 async def test_an_issuer_of_rsa_below_a_root_signs_a_chain(world: World) -> None:
-    """Law: an RSA issuer below a root (as cert-manager makes them) works: the root is trusted, and certificates carry the chain."""
+    """Law: an RSA issuer below a root (as cert-manager makes them) works: the root is trusted,
+    and certificates carry the chain.
+    """
     world.put_issuer(issuer_below_a_root(world.now[0]))
     world.change(internalIssuer={"secretName": "issuer"})
 
@@ -263,7 +273,9 @@ async def test_an_issuer_changed_twice_in_a_row_is_followed_step_by_step(world: 
 async def test_an_old_issuer_that_is_taken_away_in_the_middle_of_its_roll_cuts_nobody_off(
     world: World, steps: int
 ) -> None:
-    """Law: if an old issuer is removed during a roll, no pod is cut off: another authority waits until all pods use this one."""
+    """Law: if an old issuer is removed during a roll, no pod is cut off:
+    another authority waits until all pods use this one.
+    """
     await world.rest()
     world.put_issuer(make_authority("old", world.now[0] - AUTHORITY_LIFE * 3 / 4))
     world.change(internalIssuer={"secretName": "issuer"})
@@ -277,7 +289,9 @@ async def test_an_old_issuer_that_is_taken_away_in_the_middle_of_its_roll_cuts_n
 
 
 async def test_an_issuer_that_cannot_sign_stops_new_groups_alone(world: World) -> None:
-    """Law: an issuer that cannot sign prevents only new groups; the message says why, and running pods keep their certificates."""
+    """Law: an issuer that cannot sign prevents only new groups; the message says why,
+    and running pods keep their certificates.
+    """
     leaf = make_authority("mine", world.now[0])
     world.put_issuer(replace(leaf, key=make_authority("other", world.now[0]).key))
     world.change(internalIssuer={"secretName": "issuer"})
@@ -300,7 +314,9 @@ async def test_an_issuer_that_cannot_sign_stops_new_groups_alone(world: World) -
 async def test_a_new_group_without_certificates_is_left_out_where_that_is_safe(
     world: World, form: GroupForm, waits: bool
 ) -> None:
-    """Law: a new group without certificates is left out of the plan only if it has no volumes; otherwise messages could be lost."""
+    """Law: a new group without certificates is left out of the plan only if it has no volumes;
+    otherwise messages could be lost.
+    """
     await world.rest()
     world.change(internalIssuer={"secretName": "nowhere"})
     world.server.drop(SECRETS, NAMESPACE, "demo-1-ca")
@@ -355,7 +371,9 @@ async def test_a_set_that_somebody_deletes_is_followed_by_the_next_one(world: Wo
 
 
 async def test_a_lost_authority_is_reported_and_breaks_nothing(world: World) -> None:
-    """Law: a lost authority is reported and pods run on; no new authority is made under its number, because none would trust it."""
+    """Law: a lost authority is reported and pods run on; no new authority is made under its number,
+    because none would trust it.
+    """
     await world.rest()
     world.server.drop(SECRETS, NAMESPACE, "demo-1-ca")
     world.now[0] += timedelta(days=300)
@@ -395,7 +413,9 @@ async def test_an_issuer_that_is_missing_leaves_a_plain_group_running(world: Wor
 async def test_a_pod_with_former_certificates_is_replaced_and_a_missing_issuer_is_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Law: a pod with older certificates counts as one with older settings and is replaced; a missing issuer is a condition."""
+    """Law: a pod with older certificates counts as one with older settings and is replaced;
+    a missing issuer is a condition.
+    """
     async with small_cluster(monkeypatch.setattr) as small:
         while await small.reconciler.reconcile(KEY) is not None:
             pass
@@ -445,7 +465,9 @@ async def test_no_pod_is_replaced_by_one_without_certificates(
 async def test_a_new_group_without_certificates_holds_up_nothing_of_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Law: a new group without certificates does not delay the others: a new ConsumerGroup reaches them, and a condition says what is missing."""
+    """Law: a new group without certificates does not delay the others: a new ConsumerGroup reaches them,
+    and a condition says what is missing.
+    """
     async with small_cluster(monkeypatch.setattr) as small:
         while await small.reconciler.reconcile(KEY) is not None:
             pass

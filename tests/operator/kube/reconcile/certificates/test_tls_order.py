@@ -36,7 +36,9 @@ async def test_a_broker_is_let_in_by_name_servers_all_the_time(
 
 @pytest.mark.parametrize("mode", ["Permissive", "Enforcing"])
 def test_pages_with_a_token_do_not_say_which_calls_a_name_server_takes(mode: str) -> None:
-    """Law: https pages do not prove that a name server takes TLS only: a Permissive one also takes plain calls, so brokers turn to TLS first."""
+    """Law: https pages do not prove that a name server takes TLS only: a Permissive one also takes plain calls,
+    so brokers turn to TLS first.
+    """
     token = {"pagesToken": {"secretName": "pages"}}
     wanted = cluster(tls={"mode": mode, "secretName": "pair"}, security=token)
     template = name_server_pod(wanted, image=IMAGE, pull_policy="Always", revision="before")

@@ -182,7 +182,9 @@ _TURNED: Final = [("edit", "Enforcing"), ("apply", ""), *_KNOWN, ("edit", "Disab
 def test_processes_that_do_not_understand_each_other_never_run_together(
     first: str, events: list[tuple[str, str]]
 ) -> None:
-    """Law: processes whose modes cannot talk never run together, whatever is edited and whichever pods fail; after the last edit all get its mode."""
+    """Law: processes whose modes cannot talk never run together, whatever is edited and whichever pods fail;
+    after the last edit all get its mode.
+    """
     roll = Roll(_SPECS[first])
     for what, which in events:
         if what == "edit":

@@ -62,7 +62,9 @@ async def test_the_last_job_lets_every_kind_go_and_has_the_rights_for_it() -> No
 async def test_the_last_job_leaves_what_another_release_serves(
     monkeypatch: pytest.MonkeyPatch, *, lives: bool
 ) -> None:
-    """Law: the job of a release that only stands by removes no finalizers of the acting release; an abandoned Lease does not count."""
+    """Law: the job of a release that only stands by removes no finalizers of the acting release;
+    an abandoned Lease does not count.
+    """
     server, renewals, began = ObjectServer(), itertools.count(), datetime.now(UTC)
     monkeypatch.setattr(election, "_WAIT_S", 0.01)
     server.put(TOPICS, custom("Topic", "held", finalizers=[FINALIZER]))
@@ -299,7 +301,9 @@ async def test_the_account_of_a_user_that_cannot_be_read_is_deleted_with_it(
 
 
 async def test_a_topic_stays_while_a_name_server_that_may_have_its_list_is_silent() -> None:
-    """Law: a Topic waits while a name server that may have its queue list is silent; otherwise the list would come back later."""
+    """Law: a Topic waits while a name server that may have its queue list is silent;
+    otherwise the list would come back later.
+    """
     server = ObjectServer()
     leaving: dict[str, Any] = {
         "finalizers": [FINALIZER],
@@ -374,7 +378,9 @@ async def test_what_does_not_go_is_waited_for_as_long_as_it_is_safe(
 async def test_the_time_of_what_waits_goes_on_when_a_pass_may_change_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Law: the waiting time goes on during a pass that may change nothing; the full pass after it finds that the time is over."""
+    """Law: the waiting time goes on during a pass that may change nothing;
+    the full pass after it finds that the time is over.
+    """
     server, now = ObjectServer(), [0.0]
     leaving: dict[str, Any] = {
         "spec": {"deletionPolicy": "Delete"},
@@ -400,7 +406,9 @@ async def test_the_time_of_what_waits_goes_on_when_a_pass_may_change_nothing(
 
 @pytest.mark.parametrize("leaving", [False, True])
 async def test_finalizers_of_many_objects_are_written_some_at_a_time(leaving: bool) -> None:
-    """Law: finalizers are written some at a time; thousands of Topics delay their Cluster by seconds and leave connections to others."""
+    """Law: finalizers are written some at a time; thousands of Topics delay their Cluster by seconds and leave
+    connections to others.
+    """
     server, under_way, most = ObjectServer(), 0, 0
     times: dict[str, Any] = {"deletionTimestamp": "2026-01-01T00:00:00Z"} if leaving else {}
     held = [FINALIZER] if leaving else []

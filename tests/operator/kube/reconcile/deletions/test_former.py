@@ -64,7 +64,9 @@ def show_topic(small: SmallCluster) -> None:
 async def test_nothing_is_made_before_all_of_the_former_cluster_has_gone(
     small: SmallCluster, is_shown: bool
 ) -> None:
-    """Law: nothing is made before all of the former Cluster is gone; the operator reads the Cluster itself before it changes anything."""
+    """Law: nothing is made before all of the former Cluster is gone;
+    the operator reads the Cluster itself before it changes anything.
+    """
     former = make_again(small)
     show_topic(small)
     if is_shown:
@@ -135,7 +137,9 @@ async def test_a_pod_of_a_former_statefulset_is_no_replica(small: SmallCluster) 
 async def test_a_group_waits_for_the_volumes_of_its_former_statefulset(
     small: SmallCluster,
 ) -> None:
-    """Law: a group waits until the volumes of its former StatefulSet are gone; they would be deleted with a new replica's data."""
+    """Law: a group waits until the volumes of its former StatefulSet are gone;
+    they would be deleted with a new replica's data.
+    """
     small.server.drop(STATEFUL_SETS, NAMESPACE, "demo-0")
     small.server.drop(PODS, NAMESPACE, "demo-0-0")
     adopt(small, CLAIMS, "data-demo-0-0", "a-former-set")
@@ -180,7 +184,9 @@ async def test_what_is_somebody_else_s_is_never_taken_over(small: SmallCluster) 
 
 
 async def test_what_was_made_since_the_reading_is_read_again(small: SmallCluster) -> None:
-    """Law: the operator reads an object again before it makes it; the previous leader may have just made it, with other volumes."""
+    """Law: the operator reads an object again before it makes it; the previous leader may have just made it,
+    with other volumes.
+    """
     server = small.server
     found = server.drop(STATEFUL_SETS, NAMESPACE, "demo-0")
     small.change(replicasPerGroup=3)

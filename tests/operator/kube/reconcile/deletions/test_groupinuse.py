@@ -90,7 +90,9 @@ def leaving(small: SmallCluster) -> Json:
 
 
 async def test_a_group_in_use_waits_for_its_consumers_and_says_so(small: SmallCluster) -> None:
-    """Law: a ConsumerGroup in use waits as long as its consumers run, the Cluster stays Ready, and it goes when they have stopped."""
+    """Law: a ConsumerGroup in use waits as long as its consumers run, the Cluster stays Ready,
+    and it goes when they have stopped.
+    """
     group = UsedGroup(small)
     pauses = []
     for _ in range(24):

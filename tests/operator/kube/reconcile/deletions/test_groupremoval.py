@@ -68,7 +68,9 @@ def _blocked(live: Live, spec: dict[str, Any], accepted: Cluster | None = None) 
 
 
 def test_queues_of_an_ordered_topic_hold_their_group() -> None:
-    """Law: queues of an ordered topic keep their group, whether the name server or only brokers know the order; a Normal topic does not."""
+    """Law: queues of an ordered topic keep their group, whether the name server or only brokers know the order;
+    a Normal topic does not.
+    """
     ordered, normal = TopicConfig(4, 6, True), TopicConfig(4, 6, False)
     observed = Observed(
         name_servers={0: ObservedNameServer({"orders": "demo-0:4;demo-1:4", "few": "demo-0:4"})},

@@ -148,7 +148,9 @@ async def test_what_leaves_while_others_are_listed_is_decided_by_a_list_that_fol
 
 
 async def test_a_reconcile_begins_however_fast_others_leave(small: SmallCluster) -> None:
-    """Law: a reconcile lists once and begins, even if each list shows another Topic being deleted; the next one handles that."""
+    """Law: a reconcile lists once and begins, even if each list shows another Topic being deleted;
+    the next one handles that.
+    """
     tables = Tables(small)
     lists = shown = 0
     request = ("GET", TOPICS.path(OTHER))

@@ -42,7 +42,9 @@ def stand_second_group(small: SmallCluster) -> None:
 async def test_a_group_is_not_said_to_have_gone_before_it_has(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Law: the condition does not report a group as gone before it is, neither if its broker refuses nor while it has messages."""
+    """Law: the condition does not report a group as gone before it is,
+    neither if its broker refuses nor while it has messages.
+    """
     async with small_cluster(monkeypatch.setattr, **DRAIN) as small:
         stand_second_group(small)
         await passes(small)
@@ -78,7 +80,9 @@ async def test_a_group_is_not_said_to_have_gone_before_it_has(
 async def test_a_pass_that_comes_to_nothing_says_nothing_of_the_new_spec(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Law: a pass that fails says nothing about the new spec: Ready has the refusal, the other conditions keep the old generation."""
+    """Law: a pass that fails says nothing about the new spec: Ready has the refusal,
+    the other conditions keep the old generation.
+    """
     async with small_cluster(monkeypatch.setattr, **DRAIN) as small:
         stand_second_group(small)
         await passes(small)

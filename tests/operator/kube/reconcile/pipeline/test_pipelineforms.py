@@ -68,7 +68,9 @@ async def test_another_kind_of_driver_comes_after_the_former_one_is_gone(world: 
 
 
 async def test_a_correction_reaches_a_stream_that_no_node_has_taken(world: World) -> None:
-    """Law: a corrected StatefulSet is made again if its pod was never scheduled, because Kubernetes replaces only ready pods."""
+    """Law: a corrected StatefulSet is made again if its pod was never scheduled,
+    because Kubernetes replaces only ready pods.
+    """
     world.want(resources={"requests": {"cpu": "900"}})
     await world.settle()
     world.run_driver(phase="Pending", conditions=[])
@@ -234,7 +236,9 @@ async def test_a_volume_that_cannot_grow_keeps_no_driver_from_running(
 
 
 async def test_no_driver_is_replaced_while_its_checkpoint_would_go(world: World) -> None:
-    """Law: no driver is replaced while its volume claim is being deleted, because its checkpoint would be lost; it is reported."""
+    """Law: no driver is replaced while its volume claim is being deleted, because its checkpoint would be lost;
+    it is reported.
+    """
     await world.hear()
     claim = world.server.find(CLAIMS, NAMESPACE, OBJECT)
     assert claim is not None

@@ -48,7 +48,9 @@ async def calm(small: SmallCluster) -> None:
 
 
 async def test_a_cluster_is_ready_whose_objects_are_kept_otherwise(small: SmallCluster) -> None:
-    """Law: a Cluster is Ready although an admission rule changes its objects; the operator does not fight, and edits still pass."""
+    """Law: a Cluster is Ready although an admission rule changes its objects; the operator does not fight,
+    and edits still pass.
+    """
     await calm(small)
     small.server.writes()
     small.reconciler.interrupted({"StatefulSet", "Deployment"})
@@ -83,7 +85,9 @@ async def test_a_field_that_somebody_edits_beside_a_rule_is_put_right(small: Sma
 async def test_a_pipeline_is_left_alone_whose_driver_is_kept_otherwise(
     world: World, spec: dict[str, Any], resource: Any
 ) -> None:
-    """Law: a Pipeline whose driver an admission rule changes is neither ended nor applied again and again, even after a restart."""
+    """Law: a Pipeline whose driver an admission rule changes is neither ended nor applied again and again,
+    even after a restart.
+    """
     world.want(**spec)
     await world.settle()
     world.server.writes()

@@ -102,7 +102,9 @@ async def test_no_pod_is_replaced_before_its_successor_can_start(
 async def test_a_secret_of_its_own_that_somebody_changes_replaces_no_pod(
     monkeypatch: pytest.MonkeyPatch, name: str, key: str
 ) -> None:
-    """Law: a Secret of the operator's that somebody changes replaces no pod; pods with another text could not talk to the others."""
+    """Law: a Secret of the operator's that somebody changes replaces no pod;
+    pods with another text could not talk to the others.
+    """
     async with small_cluster(monkeypatch.setattr) as small:
         while await small.reconciler.reconcile(KEY) is not None:
             pass
@@ -125,7 +127,9 @@ async def test_a_secret_of_its_own_that_somebody_changes_replaces_no_pod(
 async def test_certificates_in_files_are_no_certificates_of_pods(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Law: with Enforcing and certificates only in files no pod is replaced, because new pods would be plain; the condition says so."""
+    """Law: with Enforcing and certificates only in files no pod is replaced, because new pods would be plain;
+    the condition says so.
+    """
     async with small_cluster(monkeypatch.setattr) as small:
         await evicted(small)
         small.change(tls={"mode": "Permissive", "certificateFile": "a.crt", "keyFile": "a.key"})

@@ -38,7 +38,9 @@ def image(small: SmallCluster) -> str:
 async def test_a_namespace_that_lost_its_role_holds_no_cluster_of_another_one_up(
     small: SmallCluster,
 ) -> None:
-    """Law: a namespace without rights does not delay Clusters elsewhere, even if Users and parts there can be listed but not written."""
+    """Law: a namespace without rights does not delay Clusters elsewhere,
+    even if Users and parts there can be listed but not written.
+    """
     small.server.put(USERS, custom("User", "mary", "other"))
     small.server.put(TOPICS, custom("Topic", "orders", "other"))
     small.server.refused |= {
@@ -55,7 +57,9 @@ async def test_a_namespace_that_lost_its_role_holds_no_cluster_of_another_one_up
 
 
 async def test_a_status_that_is_not_taken_ends_no_pass(small: SmallCluster) -> None:
-    """Law: a refused status does not end a pass; before Kubernetes 1.30 a spec that breaks a newer rule refuses all statuses."""
+    """Law: a refused status does not end a pass; before Kubernetes 1.30 a spec that breaks a newer rule refuses all
+    statuses.
+    """
     path = CLUSTERS.path(*KEY)
     small.server.refused[f"{path}/status"] = (422, "spec.retention: Invalid value")
     small.change(image="orderlymq:2")

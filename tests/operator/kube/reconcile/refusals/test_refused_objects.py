@@ -82,7 +82,9 @@ def parts(small: SmallCluster) -> tuple[Any, bool]:
 async def test_an_object_that_brokers_do_not_need_stops_nothing_but_itself(
     small: SmallCluster, resource: Resource, name: str, status: int, spec: dict[str, Any]
 ) -> None:
-    """Law: if an object that brokers do not need is refused, the edit is still rolled out, Topics go on, and Ready says what was refused."""
+    """Law: if an object that brokers do not need is refused, the edit is still rolled out, Topics go on,
+    and Ready says what was refused.
+    """
     if (before := small.server.find(resource, NAMESPACE, name)) is not None:
         gone = small.server.drop(resource, NAMESPACE, name)
         small.shown(resource, gone, gone=True)
@@ -312,7 +314,9 @@ async def test_what_is_refused_beside_the_plan_keeps_no_report_waiting(
 
 
 async def test_a_cluster_that_names_a_secret_twice_says_what_to_do(small: SmallCluster) -> None:
-    """Law: a spec that names a Secret twice (an earlier version took it) says what to do, and the previous spec is carried out."""
+    """Law: a spec that names a Secret twice (an earlier version took it) says what to do,
+    and the previous spec is carried out.
+    """
     small.change(**EDIT, imagePullSecrets=["r", "r"])
 
     await settle(small)
