@@ -24,7 +24,7 @@ def test_safety_survives_faults_and_progress_follows_them(first: int) -> None:
 
 
 def test_a_leader_may_find_changes_of_earlier_leaders_that_it_does_not_know_to_be_settled() -> None:
-    """Seed 50118: a voter restarts with an older commit index and leads with two membership changes in its log."""
+    """Law: a leader may have two membership changes in its log, if it restarted with an older commit index (seed 50118)."""
     Chaos(50118).run(STEPS)
 
 

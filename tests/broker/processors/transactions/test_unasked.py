@@ -65,7 +65,7 @@ def test_who_waits_for_a_producer_is_not_looked_at_each_time() -> None:
 
 
 def test_a_half_that_is_noted_for_two_times_is_given_up_once() -> None:
-    """An end that was lost was under way at one look, and before the next the half was noted again."""
+    """Law: a half message that is noted for two times (its end was under way, then lost) is given up only once."""
     shell = with_orders(Shell(settings(timers=TimerSettings(transaction_check_max=1))).lead())
     begin(shell)
     shell.pass_time(7_000)
