@@ -372,11 +372,7 @@ class KubeBackend:
                 if answers.note(made, found):
                     count += 1
                     if not drift.contains(found, made):
-                        _log.warning(
-                            "%s %s was stored with other values, for example because of an admission rule",
-                            kind,
-                            name,
-                        )
+                        _log.warning("%s %s was altered, perhaps by admission", kind, name)
         return count
 
     @contextmanager
