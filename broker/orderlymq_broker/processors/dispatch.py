@@ -257,10 +257,7 @@ class BrokerCore:
             return answer(request, peer, refused.code, ext=refused.ext, remark=refused.remark)
         except CreateFirst as first:
             if creations == CREATIONS_MAX:
-                remark = (
-                    "a topic or consumer group of the request was deleted while the request was "
-                    "being prepared; try again"
-                )
+                remark = "a topic or group of the request was deleted meanwhile; try again"
                 return answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=remark)
             # Do not keep the exception: the waiter would hold it, and it holds the waiter and each frame that it passed.
             waiter = Waiter(request, peer, creations + 1)

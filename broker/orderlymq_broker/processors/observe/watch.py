@@ -176,10 +176,7 @@ class Watch:
                         [((each.group, each.topic), each.messages) for each in self._lags],
                     ),
                     "group_lag_seconds": (
-                        (
-                            "Age of the oldest message of a topic that a consumer group has not "
-                            "consumed"
-                        ),
+                        "Age of the oldest message of a topic that a consumer group has not consumed",
                         [
                             ((each.group, each.topic), each.seconds)
                             for each in self._lags
@@ -192,10 +189,7 @@ class Watch:
                 ("group",),
                 {
                     "blocked_queues": (
-                        (
-                            "Queues in which a consumer group makes no progress, although there are "
-                            "messages and members"
-                        ),
+                        "Queues in which a consumer group makes no progress, although there are messages and members",
                         [((group,), count) for group, count in self._blocked.items()],
                     ),
                     "parked_keys": (
@@ -227,10 +221,7 @@ class Watch:
                         [((topic,), share) for topic, (share, _) in shares],
                     ),
                     "topic_greatest_key_share": (
-                        (
-                            "Share of the most frequent key in the messages of a topic in the last "
-                            "minute"
-                        ),
+                        "Share of the most frequent key in the messages of a topic in the last minute",
                         [((topic,), share) for topic, (_, share) in shares],
                     ),
                 },
