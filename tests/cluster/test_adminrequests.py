@@ -179,7 +179,7 @@ async def test_bad_steering_is_refused_with_a_reason(
     assert "not a membership request" in await remark(codes[0], b"{")
     assert "use one of" in await remark(codes[0], b'{"action":"x","node":2}')
     assert "give the address" in await remark(codes[0], b'{"action":"add-learner","node":2}')
-    assert "no learner" in await remark(codes[0], b'{"action":"promote","node":2}')
+    assert "not a learner" in await remark(codes[0], b'{"action":"promote","node":2}')
     assert "last voter" in await remark(codes[0], b'{"action":"remove","node":1}')
     assert "not a node id" in await remark(codes[1], target="two")
     assert "not a voter" in await remark(codes[1], target="2")

@@ -426,7 +426,7 @@ async def test_who_is_called_shows_its_own_certificate(tmp_path: Path) -> None:
     await replica.transport.listen(replica.address)
     own = client_context(certified(ca, "orderlymq://C/g/2", "two"), verify_host=False)
 
-    with pytest.raises(Refused, match=r"not of orderlymq://C/g/1"):
+    with pytest.raises(Refused, match=r"not to orderlymq://C/g/1"):
         await dial(member(2, is_certified=True), NodeId(1), replica.address, "raft", tls=own)
 
     await replica.transport.close()
