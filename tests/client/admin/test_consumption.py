@@ -167,7 +167,9 @@ async def test_a_message_that_waits_is_recalled_by_the_handle_of_its_send(
             await producer.recall("appointments", last.recall_handle)
         with pytest.raises(SettingError, match="recall handle is invalid"):
             await producer.recall("appointments", "x")
-        with pytest.raises(SettingError, match="of a message of appointments, not of others"):
+        with pytest.raises(
+            SettingError, match="belongs to a message of appointments, not of others"
+        ):
             await producer.recall("others", last.recall_handle)
         with pytest.raises(SettingError, match="topic is not supported"):
             await producer.recall("%RETRY%diary", last.recall_handle)

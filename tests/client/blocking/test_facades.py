@@ -78,7 +78,9 @@ def test_a_child_of_the_process_that_made_it_is_asked_to_make_its_own(cluster: F
         ]
         result = sender.send("T", "parent", key="k")
 
-    assert all(text.startswith("StateError: the blocking client was made before") for text in said)
+    assert all(
+        text.startswith("StateError: the blocking client was created before") for text in said
+    )
     assert cluster.bodies("T", result.queue.queue_id) == [b"parent"]
 
 

@@ -92,7 +92,7 @@ def test_a_command_of_another_distribution_names_it(monkeypatch: pytest.MonkeyPa
     answer = run("console")
 
     assert answer.exit_code == 2
-    assert "the command console comes with orderlymq-console; install that" in answer.output
+    assert "the command console comes with orderlymq-console; install it" in answer.output
 
 
 def test_the_help_of_subcommands_has_whole_sentences() -> None:
@@ -212,7 +212,7 @@ def test_explain_shows_queue_holder_and_what_is_ahead(orderlymq_cluster: Cluster
     assert listed.splitlines()[-1].split()[:3] == ["billing", "ordered", "1"]
     assert shown.startswith("billing: ordered, 1 member, lag ")
     assert (data["queue"], data["queues"], data["ordered"], data["maxOffset"]) == (0, 1, True, 6)
-    assert "one of 1; it keeps 6 messages, offsets 0 to 5." in text
+    assert "one of 1; the queue stores 6 messages, offsets 0 to 5." in text
     assert holder in text
     assert "BROKER GROUP" in shown
     assert "CONSUMER GROUP" in text

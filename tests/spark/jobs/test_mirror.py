@@ -387,7 +387,7 @@ def test_the_checkpoint_of_a_stream_is_refused(
     Status("a", "archive", about={"type": "archive"}).write(Claim(place))
     (place / "spark" / "offsets" / "0").write("v1\n{}\n{}")
 
-    with pytest.raises(CheckpointInUse, match=r"that of the stream a; give .* of its own"):
+    with pytest.raises(CheckpointInUse, match=r"belongs to the stream a; give .* of its own"):
         mirror(clusters, topic, tmp_path)
 
     assert kept_status(place)["about"] == {"type": "archive"}

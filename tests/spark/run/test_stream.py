@@ -408,7 +408,7 @@ def test_the_checkpoint_of_a_mirror_is_refused(tmp_path: Path) -> None:
     kept = Status("dr", "mirror", source={"orders": {"g": {"0": 9}}})
     kept.write(Claim(location(tmp_path)))
 
-    with pytest.raises(CheckpointInUse, match=r"that of the mirror dr; give .* of its own"):
+    with pytest.raises(CheckpointInUse, match=r"belongs to the mirror dr; give .* of its own"):
         finish(tmp_path, "/a")
 
     assert kept_status(location(tmp_path))["source"] == kept.source

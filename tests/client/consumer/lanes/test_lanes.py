@@ -523,7 +523,7 @@ def test_what_has_no_lanes_is_refused() -> None:
     async def start(**more: object) -> None:
         await by_key(Work(), name_servers=nobody, **more).start()
 
-    with pytest.raises(SettingError, match="shares no lanes"):
+    with pytest.raises(SettingError, match="share no lanes"):
         asyncio.run(start(message_model=MessageModel.BROADCASTING))
     with pytest.raises(SettingError, match="orderlymq group reset billing"):
         asyncio.run(start(consume_from="timestamp"))
