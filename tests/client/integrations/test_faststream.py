@@ -193,7 +193,7 @@ async def test_what_is_not_there_is_refused() -> None:
     broker = make()
     subscriber = broker.subscriber("orders", group="billing")
 
-    with pytest.raises(SetupError, match="group billing has a subscriber"):
+    with pytest.raises(SetupError, match="group billing already has a subscriber"):
         broker.subscriber("bills", group="billing")
     with pytest.raises(FeatureNotSupportedException, match=r"Producer\.request"):
         await broker.request("x", "orders")

@@ -159,9 +159,7 @@ async def test_a_poison_message_stops_its_own_key_and_nothing_else(
         work.poison.clear()
         released = await command("group", "release", "billing", "--key", "bad")
         assert released.exit_code == 0, released.output
-        assert released.stdout.startswith(
-            "Released key bad of orders: the lane continues at offset "
-        )
+        assert released.stdout.startswith("Released key bad of orders: the lane continues at ")
         await until(lambda: work.count == 102)
 
     (lane,) = shown["lanes"]
