@@ -125,7 +125,7 @@ async def test_a_cluster_made_again_under_its_name_has_only_what_is_its_own(
     await rests(small)
     former = small.server.drop(CLUSTERS, *KEY)
     small.server.put(CLUSTERS, custom("Cluster", "demo", spec=former["spec"], uid="made-again"))
-    await until(lambda: any("of a former" in each for each in messages(small)))
+    await until(lambda: any("a former Cluster of this name" in each for each in messages(small)))
     while small.server.collect_garbage():  # noqa: ASYNC110 - likewise
         await asyncio.sleep(_LOOK_S)
     await until(lambda: is_ready(small))
