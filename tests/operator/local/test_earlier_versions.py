@@ -110,7 +110,7 @@ async def test_what_an_earlier_version_accepted_is_left_alone_until_it_is_pruned
             await task
 
     assert refused == {"own", "lanes"}
-    assert re.findall(r"left as it is: (\w+ '\w+'), ", begun) == [
+    assert re.findall(r"unchanged: (\w+ '\w+'), ", begun) == [
         "ConsumerGroup 'lanes'",
         "Topic 'own'",
     ]
