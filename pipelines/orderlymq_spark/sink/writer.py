@@ -2,13 +2,13 @@
 The ordered sink: sends rows as messages, in order, each once.
 
 Rules: one batch of messages per queue is in flight. Before it is sent, the sink looks up each message in the brokers'
-index and skips stored ones. A repeated task or a dead driver therefore adds no message, no matter how long ago it ran
-or which part it stored. The brokers' duplicate window recognises messages that are still in flight. The look-up
-for the next batch runs while a batch is in flight.
+index and skips stored ones. A repeated task or a dead driver therefore adds no message, as long as retention keeps
+what the former try stored. The duplicate window of ordered topics also recognises messages that are still in flight;
+in other topics a repeat may store those twice. The look-up for the next batch runs while a batch is in flight.
 
 If an ordered topic gets more queues meanwhile, the sink places the rows again: unsent messages go to the queue of
-their key after the expansion. Rows of one key in two tasks have no order, so they are refused (`ordered` prevents
-them). The memory of a task does not grow with its rows.
+their key after the expansion. Rows of one key in two tasks have no order: the commit finds them after they were sent, and
+fails the batch (`ordered` prevents them). The memory of a task does not grow with its rows.
 """
 
 import asyncio
