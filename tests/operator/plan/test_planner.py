@@ -23,7 +23,7 @@ from orderlymq_operator.plan.actions import (
     Subject,
     TopicConfig,
     UpdateTopic,
-    lane_of,
+    chain_of,
 )
 from orderlymq_operator.plan.planner import plan
 from orderlymq_operator.resources.kinds import Desired, Topic
@@ -350,7 +350,7 @@ def test_no_queue_of_an_ordered_topic_is_made_while_a_name_server_lacks_its_list
         CreateTopic("orders", name, TopicConfig(4, 6, order=True)) for name in ("demo-0", "demo-1")
     ]
     assert actions == [PutOrderConfig("orders", "demo-0:4;demo-1:4"), *made]
-    assert len({lane_of(action) for action in actions}) == 1
+    assert len({chain_of(action) for action in actions}) == 1
 
 
 def test_a_list_that_a_deleted_topic_has_left_behind_says_nothing() -> None:
@@ -382,7 +382,7 @@ def test_only_what_was_given_up_with_policy_delete_is_deleted() -> None:
 
 
 def test_what_depends_on_something_stands_behind_it_in_the_same_lane() -> None:
-    """Law: dependent actions are in one lane in order, so a failure of the first stops the next: the list, then queues,
+    """Law: dependent actions are in one chain in order, so a failure of the first stops the next: the list, then queues,
     then groups.
     """
     world = World()
@@ -396,8 +396,8 @@ def test_what_depends_on_something_stands_behind_it_in_the_same_lane() -> None:
         (made, [PutOrderConfig, CreateTopic, CreateTopic]),
         (gone, [DeleteTopic, DeleteTopic, DeleteOrderConfig]),
     ):
-        lane = [action for action in actions if lane_of(action) == ("Topic", "orders")]
-        assert [type(action) for action in lane] == kinds
+        chain = [action for action in actions if chain_of(action) == ("Topic", "orders")]
+        assert [type(action) for action in chain] == kinds
 
 
 def test_the_queue_list_of_a_topic_stays_while_a_group_that_may_hold_queues_is_silent() -> None:

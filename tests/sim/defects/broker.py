@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
+from orderlymq_broker.core.deadlines import DeadlineQueue
 from orderlymq_broker.core.effects import Propose
 from orderlymq_broker.core.entrybuilder import Built, EntryBuilder
-from orderlymq_broker.core.leaseclocks import LeaseClocks
 from orderlymq_broker.core.uncommitted import Place
 from orderlymq_broker.processors.admin.groups import GroupAdministration
 from orderlymq_broker.processors.dispatch import BrokerCore
@@ -191,13 +191,13 @@ def _delete_held(bed: Bed) -> None:
 
 @PROCESSORS.defect("end a lease early", "a lease is longer than needed, never shorter")
 def _short_lease(bed: Bed) -> None:
-    real = LeaseClocks.run
+    real = DeadlineQueue.set
 
-    def run(self: LeaseClocks[Any], key: Any, end_ms: int) -> None:
+    def set_earlier(self: DeadlineQueue[Any], key: Any, end_ms: int) -> None:
         is_lock = len(key) == 3  # group, topic, queue; lanes have more
         real(self, key, end_ms - 2_000 if is_lock else end_ms)
 
-    bed.put(LeaseClocks, "run", run)
+    bed.put(DeadlineQueue, "set", set_earlier)
 
 
 @PROCESSORS.defect("give a held lock to any client that asks", "at most one holder")
@@ -206,7 +206,7 @@ def _steal(bed: Bed) -> None:
 
     def over(self: LockProcessor, body: Any, wanted: Any, now: Any) -> Any:
         for queue in wanted:
-            self._clocks.ends[body.consumer_group, queue.topic, queue.queue_id] = 0
+            self._deadlines.ends[body.consumer_group, queue.topic, queue.queue_id] = 0
         return real(self, body, wanted, now)
 
     bed.put(LockProcessor, "_over", over)

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any, Final
 
-from orderlymq_broker.core.leaseclocks import LeaseClocks
+from orderlymq_broker.core.deadlines import DeadlineQueue
 from orderlymq_broker.processors.admin.groups import GroupAdministration
 from orderlymq_broker.processors.lanes.leases import LaneLeases
 from orderlymq_broker.processors.lanes.letters import LetterService
@@ -36,13 +36,13 @@ _LAST: Final = {**_MEMBERS, "lane_changes": True, "lane_last": True, "retention_
 
 @LANES.defect("end the leases of lanes early", "one listener per key at a time", _SLOW)
 def _early(bed: Bed) -> None:
-    real = LeaseClocks.run
+    real = DeadlineQueue.set
 
-    def run(self: LeaseClocks[Any], key: Any, end_ms: int) -> None:
+    def set_earlier(self: DeadlineQueue[Any], key: Any, end_ms: int) -> None:
         is_lane = len(key) == 5  # group, topic, queue, lane, attempt; locks have fewer
         real(self, key, end_ms - 1_800 if is_lane else end_ms)
 
-    bed.put(LeaseClocks, "run", run)
+    bed.put(DeadlineQueue, "set", set_earlier)
 
 
 @LANES.defect(
@@ -67,8 +67,8 @@ def _over_at_start(bed: Bed) -> None:
 
     def start(self: LaneLeases, now: Any) -> list[Any]:
         effects = real(self, now)
-        for attempt in list(self._clocks.ends):
-            self._clocks.run(attempt, now.monotonic_ms)
+        for attempt in list(self._deadlines.ends):
+            self._deadlines.set(attempt, now.monotonic_ms)
         return effects
 
     bed.put(LaneLeases, "start", start)

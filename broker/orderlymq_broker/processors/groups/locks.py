@@ -15,9 +15,9 @@ from itertools import islice
 from typing import Any, Final
 
 from orderlymq_broker.core.capacity import check_backlog
+from orderlymq_broker.core.deadlines import DeadlineQueue
 from orderlymq_broker.core.effects import Effect, Now, Peer
 from orderlymq_broker.core.entrybuilder import in_pieces, parts
-from orderlymq_broker.core.leaseclocks import LeaseClocks
 from orderlymq_broker.core.listings import array
 from orderlymq_broker.core.requestcontext import (
     Context,
@@ -76,7 +76,7 @@ class LockProcessor:
     def __init__(self, context: Context, committer: Committer) -> None:
         self._context = context
         self._committer = committer
-        self._clocks: LeaseClocks[_Key] = LeaseClocks()
+        self._deadlines: DeadlineQueue[_Key] = DeadlineQueue()
         # In a new leader: starts the next leases.
         self._starting: Iterator[None] = iter(())
         # The latest renewal of each lock that this replica applied since it started: stamp and time.
@@ -196,7 +196,7 @@ class LockProcessor:
 
     def start(self, now: Now) -> None:
         """Run each lease from the last renewal seen here, or else from now; if there are many, some in the next ticks."""
-        self._clocks.clear()
+        self._deadlines.clear()
         self._starting = self._start(list(self._context.state.locks.held()), now)
         next(self._starting, None)
 
@@ -209,14 +209,14 @@ class LockProcessor:
             if found is not None and found.stamp == lock.stamp:
                 stamp, at_ms = self._seen.get(key, (0, 0))
                 began_ms = at_ms if stamp == lock.stamp else now.monotonic_ms
-                self._clocks.run(key, began_ms + lock.lease_ms)
+                self._deadlines.set(key, began_ms + lock.lease_ms)
             if number % STARTED_MAX == 0:
                 yield
 
     def stop(self) -> None:
         """Clear all leases and all refused clients."""
         self._starting = iter(())
-        self._clocks.clear()
+        self._deadlines.clear()
         self._refused.clear()
 
     def granted(self, outcome: LocksGranted, now: Now) -> None:
@@ -224,7 +224,7 @@ class LockProcessor:
         self.seen(outcome, now)
         end = now.monotonic_ms + outcome.lease_ms
         for topic, queue_id, _ in outcome.granted:
-            self._clocks.run((outcome.group, topic, queue_id), end)
+            self._deadlines.set((outcome.group, topic, queue_id), end)
 
     def seen(self, outcome: LocksGranted, now: Now) -> None:
         """Note when a grant was applied here, in case this replica leads later."""
@@ -240,7 +240,7 @@ class LockProcessor:
         """Stop the leases of freed queues; return the queues that are free now."""
         free = [key for key in queues if self._context.state.locks.get(*key) is None]
         for key in free:
-            self._clocks.stop(key)
+            self._deadlines.cancel(key)
             self._refused.pop(key, None)
 
         return free
@@ -249,7 +249,7 @@ class LockProcessor:
         """Propose the end of the leases that have expired; if there are many, some in the next ticks."""
         next(self._starting, None)
         over: dict[str, list[LockRef]] = {}
-        for key in islice(self._clocks.over(now.monotonic_ms), ENDED_MAX):
+        for key in islice(self._deadlines.pop_expired(now.monotonic_ms), ENDED_MAX):
             lock = self._context.state.locks.get(*key)
             if lock is not None:
                 over.setdefault(key[0], []).append(LockRef(lock.topic, lock.queue_id, lock.stamp))
@@ -261,13 +261,13 @@ class LockProcessor:
 
     def leased(self) -> list[_Key]:
         """Return the locks whose leases run."""
-        return list(self._clocks.ends)
+        return list(self._deadlines.ends)
 
     def expiring(self, keys: Iterable[_Key], now: Now, part: int) -> list[tuple[Lock, int]]:
         """Return the locks with less than 1/*part* of their lease left, and their remaining time (ms)."""
         found = []
         for key in keys:
-            lock, end_ms = self._context.state.locks.get(*key), self._clocks.ends.get(key)
+            lock, end_ms = self._context.state.locks.get(*key), self._deadlines.ends.get(key)
             if lock is not None and end_ms is not None:
                 left_ms = end_ms - now.monotonic_ms
                 if left_ms * part < lock.lease_ms:
@@ -337,7 +337,7 @@ class LockProcessor:
         refs = []
         for queue in wanted:
             key = (body.consumer_group, queue.topic, queue.queue_id)
-            end = self._clocks.ends.get(key)
+            end = self._deadlines.ends.get(key)
             if end is None or end >= now.monotonic_ms:
                 continue
             lock = self._context.state.locks.get(*key)

@@ -15,8 +15,8 @@ from itertools import islice
 from typing import Final
 
 from orderlymq_broker.core.capacity import BUSY, check_backlog
+from orderlymq_broker.core.deadlines import DeadlineQueue
 from orderlymq_broker.core.effects import Effect, Later, Now, Peer, Propose, Refusal
-from orderlymq_broker.core.leaseclocks import LeaseClocks
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, unanswered
 from orderlymq_broker.processors.fetch.checks import check_broker, readable_topic
 from orderlymq_broker.processors.fetch.filter import registered_filter
@@ -97,7 +97,7 @@ class LaneFetcher:
         self._leases = leases
         self._waiting: dict[_Pair, dict[str, Waiting]] = {}
         self._by_topic: dict[str, dict[_Pair, None]] = {}
-        self._deadlines: LeaseClocks[Waiting] = LeaseClocks()
+        self._deadlines: DeadlineQueue[Waiting] = DeadlineQueue()
         self._by_connection: dict[int, dict[Waiting, None]] = {}
         self.waiting_count = 0
         # Pairs whose last proposal changed nothing: the next one waits for an event or the next tick.
@@ -127,7 +127,7 @@ class LaneFetcher:
         waiting = Waiting(unanswered(request), peer, header, now.monotonic_ms + wait_ms)
         self._waiting.setdefault(pair, {})[header.client_id] = waiting
         self._by_topic.setdefault(header.topic, {})[pair] = None
-        self._deadlines.run(waiting, waiting.deadline_ms)
+        self._deadlines.set(waiting, waiting.deadline_ms)
         self.waiting_count += 1
         self._by_connection.setdefault(peer.connection, {})[waiting] = None
 
@@ -164,7 +164,9 @@ class LaneFetcher:
         """Answer the fetches whose time is up, and hand out parked lanes that are due."""
         self._begin_turn()  # in case the effect that should have begun it was lost
         stuck, self._stuck = self._stuck, {}
-        over = [_pair(waiting.header) for waiting in self._deadlines.over(now.monotonic_ms + 1)]
+        over = [
+            _pair(waiting.header) for waiting in self._deadlines.pop_expired(now.monotonic_ms + 1)
+        ]
         parked = [
             pair
             for queue in self._context.state.lanes.having[LaneState.PARKED].values()
@@ -467,7 +469,7 @@ class LaneFetcher:
                 del self._waiting[pair], self._by_topic[header.topic][pair]
                 if not self._by_topic[header.topic]:
                     del self._by_topic[header.topic]
-        self._deadlines.stop(waiting)
+        self._deadlines.cancel(waiting)
         connection = waiting.peer.connection
         del self._by_connection[connection][waiting]
         if not self._by_connection[connection]:

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Final
 
+from orderlymq_broker.core.deadlines import DeadlineQueue
 from orderlymq_broker.core.effects import Effect, Now
 from orderlymq_broker.core.entrybuilder import in_pieces, parts
-from orderlymq_broker.core.leaseclocks import LeaseClocks
 from orderlymq_broker.core.longwalks import walk
 from orderlymq_broker.core.requestcontext import Context
 from orderlymq_broker.state.lanes.lane import Lane, LaneState
@@ -33,7 +33,7 @@ class LaneLeases:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._clocks: LeaseClocks[Attempt] = LeaseClocks()
+        self._deadlines: DeadlineQueue[Attempt] = DeadlineQueue()
         # For lanes that were parked by a clock far ahead: by queue and lane number, the last attempt and when the
         # lane is due.
         self._due_ms: dict[_Place, dict[int, tuple[int, int]]] = {}
@@ -70,8 +70,8 @@ class LaneLeases:
             if lane is None or lane.state != LaneState.IN_HAND:
                 continue
             # An attempt that was handed out or renewed meanwhile has a running lease already.
-            if attempt not in self._clocks.ends:
-                self._clocks.run(attempt, now.monotonic_ms + lane.lease_ms)
+            if attempt not in self._deadlines.ends:
+                self._deadlines.set(attempt, now.monotonic_ms + lane.lease_ms)
 
         return self._bound(attempts, now)
 
@@ -116,7 +116,7 @@ class LaneLeases:
 
     def stop(self) -> None:
         """Clear all leases."""
-        self._clocks.clear()
+        self._deadlines.clear()
         self._due_ms.clear()
         self._walks = self._has_gone = self._starts = False
 
@@ -140,20 +140,20 @@ class LaneLeases:
         end_ms = now.monotonic_ms + outcome.lease_ms
         for each in outcome.granted:
             place = (outcome.group, outcome.topic, each.queue_id)
-            self._clocks.run((*place, each.lane, each.attempt), end_ms)
+            self._deadlines.set((*place, each.lane, each.attempt), end_ms)
 
     def renew(self, attempt: Attempt, lease_ms: int, now: Now) -> bool:
         """Restart the lease of an attempt in hand; return False if its end is already proposed."""
-        if attempt not in self._clocks.ends and not self._starts:
+        if attempt not in self._deadlines.ends and not self._starts:
             return False
-        self._clocks.run(attempt, now.monotonic_ms + lease_ms)
+        self._deadlines.set(attempt, now.monotonic_ms + lease_ms)
 
         return True
 
     def ended(self, attempts: Iterable[Attempt]) -> None:
         """Stop the leases of attempts that have ended."""
         for attempt in attempts:
-            self._clocks.stop(attempt)
+            self._deadlines.cancel(attempt)
 
     def forget_gone(self, now: Now) -> list[Effect]:
         """Remove the attempts and pauses of lanes deleted with their topic or group; if many, some in later turns."""
@@ -168,13 +168,13 @@ class LaneLeases:
         """Yield all attempts and pauses; start over if more lanes are deleted meanwhile."""
         while self._has_gone:
             self._has_gone = False
-            yield from (*self._clocks.ends, *self._bounded())
+            yield from (*self._deadlines.ends, *self._bounded())
         self._walks = False
 
     def _judge(self, attempts: Iterable[Attempt], _: Now) -> list[Effect]:
         for attempt in attempts:
             if self._lane(attempt) is None:
-                self._clocks.stop(attempt)
+                self._deadlines.cancel(attempt)
                 self._unbound(attempt)
 
         return []
@@ -187,7 +187,7 @@ class LaneLeases:
             # No lease expires before all of them run, so that no renewal comes too late for a lease that does not run yet.
             return effects
         over: dict[str, list[LaneRef]] = {}
-        for attempt in islice(self._clocks.over(now.monotonic_ms), ENDED_MAX):
+        for attempt in islice(self._deadlines.pop_expired(now.monotonic_ms), ENDED_MAX):
             group, topic, queue_id, lane, number = attempt
             over.setdefault(group, []).append(LaneRef(topic, queue_id, lane, number))
         if not over:

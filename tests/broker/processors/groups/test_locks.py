@@ -522,7 +522,7 @@ def test_renewals_that_are_outdated_are_forgotten(shell: Shell) -> None:
     for _ in range(200):
         lock(shell, "alice", 0)
 
-    assert len(shell.core.locks._clocks._times) <= 100
+    assert len(shell.core.locks._deadlines._times) <= 100
 
 
 def test_locks_of_further_queues_are_refused_when_there_are_too_many(shell: Shell) -> None:

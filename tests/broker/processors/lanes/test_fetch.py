@@ -414,12 +414,12 @@ def test_the_leader_keeps_nothing_of_what_is_deleted(record: GroupDeleted | Topi
     produce(shell, "z")
     assert keys(member.fetch()) == ["z"]
     leases = shell.core.lanes.leases
-    assert (len(leases._clocks.ends), len(leases._due_ms)) == (2, 1)
+    assert (len(leases._deadlines.ends), len(leases._due_ms)) == (2, 1)
 
     create(shell, record)
 
     assert not shell.core.lanes.fetcher._turns
-    assert not leases._clocks.ends
+    assert not leases._deadlines.ends
     assert not leases._due_ms
 
 
@@ -434,13 +434,13 @@ def test_the_leases_of_what_is_deleted_are_forgotten_in_turns() -> None:
         leases.granted(LanesGranted(GROUP, topic, "a", 1_000, found), now)
 
     shell.run(leases.forget_gone(now))
-    assert len(leases._clocks.ends) == 2 * count - WALK_STEP_MAX
+    assert len(leases._deadlines.ends) == 2 * count - WALK_STEP_MAX
     leases.granted(LanesGranted(GROUP, "fourth", "a", 1_000, found), now)
     shell.run(leases.forget_gone(now))
     assert len(shell.later) == 1
     shell.settle()
 
-    assert not leases._clocks.ends
+    assert not leases._deadlines.ends
 
 
 def test_many_fetches_that_wait_are_answered_in_turns() -> None:

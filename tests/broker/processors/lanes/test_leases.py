@@ -55,11 +55,11 @@ def test_a_new_leader_begins_many_leases_in_turns() -> None:
     last = lanes_in(shell, LaneState.IN_HAND)[-1]
     begin_to_lead(shell)
     leases = shell.core.lanes.leases
-    assert len(leases._clocks.ends) < count / 2
+    assert len(leases._deadlines.ends) < count / 2
 
     shell.monotonic_ms += LEASE_MS + 1
     assert [each.verdict for each in Member(shell).report(renewal(last))] == ["renewed"]
-    assert len(leases._clocks.ends) == count
+    assert len(leases._deadlines.ends) == count
 
     shell.pass_time(LEASE_MS)
     assert len(lanes_in(shell, LaneState.IN_HAND)) > count / 2
@@ -93,7 +93,7 @@ def test_lanes_that_ended_while_leases_begin_have_none() -> None:
     said = Report(0, last.number, last.attempt, Said.DONE, count - 1)
     create(shell, LanesReported(GROUP, TOPIC, "a", (said,)))
 
-    assert len(shell.core.lanes.leases._clocks.ends) == count - 1
+    assert len(shell.core.lanes.leases._deadlines.ends) == count - 1
 
 
 def test_many_attempts_that_are_over_together_end_in_several_ticks() -> None:

@@ -109,7 +109,7 @@ def test_renewals_that_are_outdated_are_forgotten() -> None:
 
     for _ in range(5):
         a.report(*[LaneReport(x.queue_id, x.lane, x.attempt, "renew", -1)] * LANES_MAX)
-    assert len(shell.core.lanes.leases._clocks._times) <= 100
+    assert len(shell.core.lanes.leases._deadlines._times) <= 100
 
     shell.pass_time(4_200)
     assert [each.key for each in b.fetch()] == ["y"]

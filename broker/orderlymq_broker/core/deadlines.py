@@ -1,8 +1,8 @@
 """
-The ends of leases of queue locks and lanes, by the leader's clock. Pure.
+Deadlines by the leader's clock: the ends of leases of queue locks and lanes, and of requests that wait. Pure.
 
-Leases that end in the same millisecond are stored together, and a renewed lease is removed from its former
-end immediately. So neither the memory nor the time of one check grows with renewals.
+Deadlines in the same millisecond are stored together, and a renewed one is removed from its former time
+immediately. So neither the memory nor the time of one check grows with renewals.
 """
 
 from collections.abc import Hashable, Iterator
@@ -11,26 +11,26 @@ from typing import Final, Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 
-# How many times without a lease the heap may hold before it is rebuilt.
+# How many times without a deadline the heap may hold before it is rebuilt.
 _HEAP_SLACK: Final = 64
 
 
-class LeaseClocks(Generic[K]):
-    """The ends of running leases by their keys.
+class DeadlineQueue(Generic[K]):
+    """The deadlines of keys, one for each key.
 
     Attributes:
-        ends: monotonic time in milliseconds at which each lease ends.
+        ends: monotonic time in milliseconds of each key's deadline.
     """
 
     def __init__(self) -> None:
         self.ends: dict[K, int] = {}
         self._by_end: dict[int, dict[K, None]] = {}
-        # A heap of all times at which leases end, and of some at which none ends any more.
+        # A heap of all times with a deadline, and of some that have none any more.
         self._times: list[int] = []
 
-    def run(self, key: K, end_ms: int) -> None:
-        """Begin or renew a lease."""
-        self.stop(key)
+    def set(self, key: K, end_ms: int) -> None:
+        """Set or renew the deadline of a key."""
+        self.cancel(key)
         self.ends[key] = end_ms
         keys = self._by_end.get(end_ms)
         if keys is None:
@@ -40,8 +40,8 @@ class LeaseClocks(Generic[K]):
                 self._times = sorted(self._by_end)
         keys[key] = None
 
-    def stop(self, key: K) -> None:
-        """Drop a lease if it runs."""
+    def cancel(self, key: K) -> None:
+        """Remove the deadline of a key, if it has one."""
         end_ms = self.ends.pop(key, -1)
         keys = self._by_end.get(end_ms)
         if keys is not None:
@@ -50,13 +50,13 @@ class LeaseClocks(Generic[K]):
                 del self._by_end[end_ms]
 
     def clear(self) -> None:
-        """Drop all leases."""
+        """Remove all deadlines."""
         self.ends.clear()
         self._by_end.clear()
         self._times.clear()
 
-    def over(self, now_ms: int) -> Iterator[K]:
-        """Yield and drop the keys whose leases are over, earliest first; leases may begin and stop meanwhile."""
+    def pop_expired(self, now_ms: int) -> Iterator[K]:
+        """Yield and remove the keys whose deadline is over, earliest first; others may be set and cancelled meanwhile."""
         while self._times and self._times[0] < now_ms:
             end_ms = self._times[0]
             keys = self._by_end.get(end_ms)
