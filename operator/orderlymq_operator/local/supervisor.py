@@ -2,7 +2,7 @@
 The supervisor: it observes, plans and acts in a loop until it is stopped.
 
 Rules: one reconcile at a time; a change of the manifests waits only for the action that runs. Consumer groups have
-their own loop. An action that fails holds back only the later ones of its lane, and the next reconcile decides again.
+their own loop. An action that fails holds back only the later ones of its chain, and the next reconcile decides again.
 A change is judged as a whole before anything is written or touched. Work that takes long for thousands of topics runs
 in threads, so that brokers are watched meanwhile. `control` makes the supervisor reachable for commands; `session`
 prepares what it needs.
@@ -30,13 +30,13 @@ from orderlymq_operator.local.processes import tls_contexts, unusable_ports
 from orderlymq_operator.local.secrets import fingerprints, unusable_files
 from orderlymq_operator.plan.actions import (
     Action,
+    ActionChain,
     ConditionReport,
-    Lane,
     Observed,
     Refuse,
     ReportCondition,
     Subject,
-    lane_of,
+    chain_of,
 )
 from orderlymq_operator.plan.descriptions import describe
 from orderlymq_operator.plan.forecast.effects import Forecast, ResourceForecast
@@ -113,7 +113,7 @@ class Supervisor:
         self._generation = 1
         self._settled_generation = 0
         self._problem: str | None = None
-        self._failed: dict[Lane, Failure] = {}
+        self._failed: dict[ActionChain, Failure] = {}
         self._failures = 0
         self._events: deque[Event] = deque(maxlen=_EVENTS_MAX)
         self._event_count = 0
@@ -282,21 +282,21 @@ class Supervisor:
 
     async def _carry_out(self, actions: Sequence[Action]) -> bool:
         """Perform actions until the turn is over; return whether all are done."""
-        planned = {lane_of(action) for action in actions}
-        self._failed = {lane: it for lane, it in self._failed.items() if lane in planned}
+        planned = {chain_of(action) for action in actions}
+        self._failed = {chain: it for chain, it in self._failed.items() if chain in planned}
         # Put what failed last: it may take the rest of the turn again.
-        order = sorted(actions, key=lambda action: lane_of(action) in self._failed)
-        held: set[Lane] = set()
+        order = sorted(actions, key=lambda action: chain_of(action) in self._failed)
+        held: set[ActionChain] = set()
         begun = time.monotonic()
         whole, progressed = True, False
         for action in order:
-            lane = lane_of(action)
-            if lane in held:
+            chain = chain_of(action)
+            if chain in held:
                 continue
             if await self._perform(action):
                 progressed = progressed or not isinstance(action, ReportCondition)
             else:
-                held.add(lane)
+                held.add(chain)
             if self._is_waited_for() or time.monotonic() - begun > _PASS_S:
                 whole = False  # the next pass plans the rest
                 break
@@ -341,8 +341,8 @@ class Supervisor:
             self._running_backend().conditions[subject] = report
 
     async def _perform(self, action: Action) -> bool:
-        lane = lane_of(action)
-        known = self._failed.get(lane)
+        chain = chain_of(action)
+        known = self._failed.get(chain)
         # Do not report again a failed action that is retried.
         if not isinstance(action, ReportCondition) and (known is None or known.action != action):
             self.event(describe(action))
@@ -352,9 +352,9 @@ class Supervisor:
             failure = Failure(action, f"cannot {describe(action)}: {error}")
             if known is None or known.text != failure.text:
                 self.event(failure.text)
-            self._failed[lane] = failure
+            self._failed[chain] = failure
             return False
-        self._failed.pop(lane, None)
+        self._failed.pop(chain, None)
         return True
 
     def _settle(self, refused: Sequence[Refuse]) -> None:

@@ -360,14 +360,14 @@ Action: TypeAlias = (
 )
 
 
-Lane: TypeAlias = tuple[str, str]
+ActionChain: TypeAlias = tuple[str, str]
 
 
-def lane_of(action: Action) -> Lane:
-    """Return the lane of *action*: if an action fails, the later actions in its lane are held back.
+def chain_of(action: Action) -> ActionChain:
+    """Return the chain of *action*: if an action fails, the later actions in its chain are held back.
 
-    A plan puts actions that depend on each other into one lane. The queue list of a topic is published before its
-    first queue exists and withdrawn after its last queue is gone; a replica starts before it becomes a learner. Lanes
+    A plan puts actions that depend on each other into one chain. The queue list of a topic is published before its
+    first queue exists and withdrawn after its last queue is gone; a replica starts before it becomes a learner. Chains
     do not depend on each other, so a raft group that does not answer holds back only its own actions.
     """
     match action:

@@ -38,7 +38,7 @@ from orderlymq_operator.plan.actions import (
     TopicConfig,
     UpdateTopic,
     UserConfig,
-    lane_of,
+    chain_of,
     topic_config,
 )
 from orderlymq_operator.plan.canary import canary_actions
@@ -167,7 +167,7 @@ def without_gone(desired: Desired, observed: Observed) -> Desired:
 
 def _keeps_leaders(action: Action) -> bool:
     """Return whether leaders must stay until *action* is done: processes or members change, or a topic expands."""
-    return lane_of(action)[0] in ("RaftGroup", "NameServer") or isinstance(action, ExpansionStep)
+    return chain_of(action)[0] in ("RaftGroup", "NameServer") or isinstance(action, ExpansionStep)
 
 
 @dataclass(slots=True)

@@ -80,9 +80,9 @@ from orderlymq_operator.kube.resources import (
 )
 from orderlymq_operator.plan.actions import (
     Action,
+    ActionChain,
     ConditionReport,
     DeleteGroup,
-    Lane,
     Observed,
     ObservedGroup,
     PutOrderConfig,
@@ -94,7 +94,7 @@ from orderlymq_operator.plan.actions import (
     StartReplica,
     StopReplica,
     Subject,
-    lane_of,
+    chain_of,
 )
 from orderlymq_operator.plan.liveness import FailureDetector
 from orderlymq_operator.plan.settings import revision
@@ -139,7 +139,7 @@ class KubeBackend:
         in_use: consumer groups that stay because members consume, with the broker's message, filled by `execute`.
         used_before: the value of `in_use` in the last reconcile.
         refused: the API server's refusals of objects that no broker needs, filled by `ensure`.
-        failed: why the last action of a lane failed, filled by `execute`.
+        failed: why the last action of a chain failed, filled by `execute`.
         silent: addresses that did not answer an action, filled by `execute`.
         held: why pods that should be replaced must stay for now.
         nodes: all nodes, if a listener publishes addresses of nodes.
@@ -161,9 +161,9 @@ class KubeBackend:
     expanding: frozenset[str] = frozenset()
     memory: Memory = field(default_factory=Memory)
     refused: list[ApiError] = field(default_factory=list)
-    in_use: dict[Lane, str] = field(default_factory=dict)
-    used_before: Mapping[Lane, str] = field(default_factory=dict)
-    failed: dict[Lane, str] = field(default_factory=dict)
+    in_use: dict[ActionChain, str] = field(default_factory=dict)
+    used_before: Mapping[ActionChain, str] = field(default_factory=dict)
+    failed: dict[ActionChain, str] = field(default_factory=dict)
     silent: set[str] = field(default_factory=set)
     held: list[str] = field(default_factory=list)
     nodes: Sequence[NodeFacts] = ()
@@ -457,7 +457,7 @@ class KubeBackend:
         Only used if changes are not allowed now; else the result is empty. Reading the consumer group's locks and lanes
         needs no fresh state of the Cluster, but deleting the consumer group does.
         """
-        said = self.used_before.get(lane_of(action), "")
+        said = self.used_before.get(chain_of(action), "")
         if may_change() or not said or not isinstance(action, DeleteGroup):
             return ""
         name, address = action.consumer_group, self.group_address(action.group)

@@ -58,7 +58,7 @@ from orderlymq_operator.plan.actions import (
     Observed,
     ReportCondition,
     Subject,
-    lane_of,
+    chain_of,
 )
 from orderlymq_operator.plan.expansion import topics_under_way
 from orderlymq_operator.plan.planner import plan_accepted
@@ -348,7 +348,7 @@ class ClusterReconciler:
     async def _serve_parts(self, scope: Scope) -> None:
         """Execute the actions that need only brokers, while objects cannot be made, and report the brokers' health."""
         observed, actions = await self._observe_and_plan(scope)
-        remote = [each for each in actions if lane_of(each)[0] not in ("RaftGroup", "NameServer")]
+        remote = [each for each in actions if chain_of(each)[0] not in ("RaftGroup", "NameServer")]
         await execute(scope.backend, remote, self._metrics)
         scope.backend.name_failures()
         await self._finish(scope, observed)

@@ -38,8 +38,8 @@ from orderlymq_operator.kube.observe.desired import (
 from orderlymq_operator.kube.observe.inventory import Inventory, Item, list_each, read_item
 from orderlymq_operator.kube.resources import BACKUPS, EVENTS, PARTS, Json
 from orderlymq_operator.plan.actions import (
+    ActionChain,
     ConditionReport,
-    Lane,
     Observed,
     ObservedNameServer,
     Subject,
@@ -99,7 +99,7 @@ class Finalizers:
         return refused
 
     async def finish(
-        self, state: DesiredState, observed: Observed, in_use: Collection[Lane] = ()
+        self, state: DesiredState, observed: Observed, in_use: Collection[ActionChain] = ()
     ) -> None:
         """Remove the finalizers of objects whose topics, consumer groups or accounts are gone or cannot be deleted.
 

@@ -36,7 +36,7 @@ from orderlymq_operator.plan.actions import (
     TopicConfig,
     TransferLeadership,
     UpdateTopic,
-    lane_of,
+    chain_of,
 )
 from orderlymq_operator.plan.expansion import topic_expansion
 from orderlymq_operator.plan.forecast.effects import Effect, ResourceForecast
@@ -68,9 +68,9 @@ def consequences(
     desired: Desired, before: Observed, steps: Sequence[Action]
 ) -> Iterator[ResourceForecast]:
     """Yield what *steps* mean for every resource, the Cluster first; deleted resources come last."""
-    lanes: dict[tuple[str, str], list[Action]] = {}
+    chains: dict[tuple[str, str], list[Action]] = {}
     for step in steps:
-        lanes.setdefault(lane_of(step), []).append(step)
+        chains.setdefault(chain_of(step), []).append(step)
     about: list[Effect] = []
     started = [step.index for step in steps if isinstance(step, StartNameServer)]
     if started:
@@ -82,29 +82,29 @@ def consequences(
         about.append(Effect("Restarts", text, targets))
     running = desired.cluster if before.accepted is None else before.accepted.cluster
     election = str(running.spec.config.raft_election_timeout)
-    for (kind, name), lane in lanes.items():
+    for (kind, name), chain in chains.items():
         if kind == "RaftGroup":
-            about += _raft_group(name, before.groups.get(name), lane, election)
+            about += _raft_group(name, before.groups.get(name), chain, election)
     if before.accepted is not None:
         about += live_effects(before.accepted.cluster, desired.cluster)
     yield ResourceForecast(Subject("Cluster", desired.cluster.metadata.name), tuple(about))
 
     silent = [name for name, found in before.groups.items() if found.topics is None]
     for topic in desired.topics:
-        lane = lanes.pop(("Topic", topic.topic_name), [])
-        found = [*_unknown(silent), *_topic(topic, desired, before, lane)]
+        chain = chains.pop(("Topic", topic.topic_name), [])
+        found = [*_unknown(silent), *_topic(topic, desired, before, chain)]
         yield ResourceForecast(Subject("Topic", topic.metadata.name), tuple(found))
     for group in desired.consumer_groups:
-        lane = lanes.pop(("ConsumerGroup", declared_name(group)), [])
-        found = [*_unknown(silent), *_consumer_group(declared_name(group), before, lane)]
+        chain = chains.pop(("ConsumerGroup", declared_name(group)), [])
+        found = [*_unknown(silent), *_consumer_group(declared_name(group), before, chain)]
         yield ResourceForecast(Subject("ConsumerGroup", group.metadata.name), tuple(found))
     for user in desired.users:
-        lane = lanes.pop(("User", user.access_key), [])
-        found = [*_unknown(silent), *_user(user.access_key, before, lane)]
+        chain = chains.pop(("User", user.access_key), [])
+        found = [*_unknown(silent), *_user(user.access_key, before, chain)]
         yield ResourceForecast(Subject("User", user.metadata.name), tuple(found))
-    for (kind, name), lane in sorted(lanes.items()):
+    for (kind, name), chain in sorted(chains.items()):
         if kind in ("Topic", "ConsumerGroup", "User"):
-            yield ResourceForecast(Subject(kind, name), tuple(_undeclared(kind, name, lane)))
+            yield ResourceForecast(Subject(kind, name), tuple(_undeclared(kind, name, chain)))
 
 
 def live_effects(old: Cluster, new: Cluster) -> Iterator[Effect]:
@@ -123,11 +123,11 @@ def _unknown(silent: Sequence[str]) -> Iterator[Effect]:
 
 
 def _raft_group(  # noqa: C901 - one case per kind
-    name: str, before: ObservedGroup | None, lane: Sequence[Action], election: str
+    name: str, before: ObservedGroup | None, chain: Sequence[Action], election: str
 ) -> Iterator[Effect]:
     """Yield what happens to the replicas of one raft group, whose election timeout is *election*."""
     if before is None:
-        count = sum(isinstance(step, StartReplica) for step in lane)
+        count = sum(isinstance(step, StartReplica) for step in chain)
         text = f"group {name} is added, with {counted(count, 'replica')}"
         yield Effect("Adds", text, (name,))
         return
@@ -137,7 +137,7 @@ def _raft_group(  # noqa: C901 - one case per kind
     if wait is not None:
         yield wait
     leader = before.leader
-    for step in lane:
+    for step in chain:
         match step:
             case StartReplica(_, node, True) if node not in before.replicas:
                 text = (
@@ -203,23 +203,23 @@ def _not_ready(name: str, before: ObservedGroup) -> Effect | None:
 
 
 def _topic(
-    topic: Topic, desired: Desired, before: Observed, lane: Sequence[Action]
+    topic: Topic, desired: Desired, before: Observed, chain: Sequence[Action]
 ) -> Iterator[Effect]:
     name = topic.topic_name
-    if any(isinstance(step, FenceTopic | SwitchTopic | AbortExpansion) for step in lane):
-        yield from _expansion(topic, desired, before, lane)
+    if any(isinstance(step, FenceTopic | SwitchTopic | AbortExpansion) for step in chain):
+        yield from _expansion(topic, desired, before, chain)
     existing = topic_layout(name, before)
-    made = {step.group: step.config for step in lane if isinstance(step, CreateTopic)}
-    changed = {step.group: step.config for step in lane if isinstance(step, UpdateTopic)}
+    made = {step.group: step.config for step in chain if isinstance(step, CreateTopic)}
+    changed = {step.group: step.config for step in chain if isinstance(step, UpdateTopic)}
     if made and not existing:
         total = sum(config.queues for config in made.values())
         text = f"is created with {counted(total, 'queue')}: {_queues(made)}"
         yield Effect("Creates", text, tuple(sorted(made)))
     elif made or changed:
         yield from _changes(existing, made, changed)
-    expands = any(isinstance(step, FenceTopic | SwitchTopic | PublishTopic) for step in lane)
+    expands = any(isinstance(step, FenceTopic | SwitchTopic | PublishTopic) for step in chain)
     if not made and not expands:
-        puts = [step for step in lane if isinstance(step, PutOrderConfig)]
+        puts = [step for step in chain if isinstance(step, PutOrderConfig)]
         if puts:
             text = f"its queue list is published again: {puts[0].value}"
             yield Effect("Changes", text, ("name servers",))
@@ -263,15 +263,15 @@ def _setting_change(field: str, group: str, was: Any, now: Any) -> str:
 
 
 def _expansion(
-    topic: Topic, desired: Desired, before: Observed, lane: Sequence[Action]
+    topic: Topic, desired: Desired, before: Observed, chain: Sequence[Action]
 ) -> Iterator[Effect]:
     """Yield what a queue expansion does: what it waits for, how long writes pause, where keys go."""
     here = set(desired.cluster.group_names) <= before.groups.keys()
     begun = topic_expansion(topic, desired, before) if here else None
-    switches = [step for step in lane if isinstance(step, SwitchTopic)]
+    switches = [step for step in chain if isinstance(step, SwitchTopic)]
     if begun is not None and not begun.actions and begun.message:
         yield Effect("Waits", begun.message, (topic.topic_name,))
-    for step in lane:
+    for step in chain:
         if isinstance(step, AbortExpansion):
             text = f"the current expansion is aborted on {step.group}: {step.reason}"
             yield Effect("Changes", text, (step.group,))
@@ -288,7 +288,7 @@ def _expansion(
     yield Effect("PausesWrites", text, (topic.topic_name,))
     old = sum((published_layout(topic.topic_name, before) or {}).values())
     layout = {step.group: step.config.queues for step in switches}
-    puts = [step.value for step in lane if isinstance(step, PutOrderConfig)]
+    puts = [step.value for step in chain if isinstance(step, PutOrderConfig)]
     if puts:
         layout = parse_order_text(puts[-1])
     text = (
@@ -311,8 +311,8 @@ def _lag(topic: str, before: Observed) -> str:
     return f" (now: {listed})" if listed else ""
 
 
-def _consumer_group(name: str, before: Observed, lane: Sequence[Action]) -> Iterator[Effect]:
-    steps = [step for step in lane if isinstance(step, SetGroup)]
+def _consumer_group(name: str, before: Observed, chain: Sequence[Action]) -> Iterator[Effect]:
+    steps = [step for step in chain if isinstance(step, SetGroup)]
     if not steps:
         return
     present = {
@@ -343,8 +343,8 @@ def _consumer_group(name: str, before: Observed, lane: Sequence[Action]) -> Iter
         yield Effect("Creates", f"is created on {_listed(added)}", tuple(added))
 
 
-def _user(key: str, before: Observed, lane: Sequence[Action]) -> Iterator[Effect]:
-    targets = tuple(step.group for step in lane if isinstance(step, SetUser))
+def _user(key: str, before: Observed, chain: Sequence[Action]) -> Iterator[Effect]:
+    targets = tuple(step.group for step in chain if isinstance(step, SetUser))
     if not targets:
         return
     known = any(key in (found.users or {}) for found in before.groups.values())
@@ -354,28 +354,28 @@ def _user(key: str, before: Observed, lane: Sequence[Action]) -> Iterator[Effect
         yield Effect("Creates", f"is created on {_listed(targets)}", targets)
 
 
-def _undeclared(kind: str, name: str, lane: Sequence[Action]) -> Iterator[Effect]:
+def _undeclared(kind: str, name: str, chain: Sequence[Action]) -> Iterator[Effect]:
     """Yield the effects on a resource without a manifest: it is being deleted, or the operator makes it for all."""
-    made = tuple(step.group for step in lane if isinstance(step, CreateTopic))
+    made = tuple(step.group for step in chain if isinstance(step, CreateTopic))
     if made:
         yield Effect("Creates", f"is created on {_listed(made)}", made)
     ended = tuple(
         step.group
-        for step in lane
+        for step in chain
         if isinstance(step, AbortExpansion | FenceTopic | SwitchTopic | PublishTopic)
     )
     if ended:
         text = "the current expansion is finished, although no Topic asks for it"
         yield Effect("Changes", text, ("name servers", *ended))
     places = tuple(
-        step.group for step in lane if isinstance(step, DeleteTopic | DeleteGroup | DeleteUser)
+        step.group for step in chain if isinstance(step, DeleteTopic | DeleteGroup | DeleteUser)
     )
     lost = {"Topic": "its messages", "ConsumerGroup": "its offsets"}.get(kind)
     if lost is None:
         yield Effect("Removes", f"is deleted from {_listed(places)}", places)
     elif places:
         yield Effect("DeletesData", f"is deleted with {lost} from {_listed(places)}", places)
-    elif any(isinstance(step, DeleteOrderConfig) for step in lane):
+    elif any(isinstance(step, DeleteOrderConfig) for step in chain):
         yield Effect("Removes", f"the queue list of {name} is withdrawn", ("name servers",))
 
 
