@@ -106,8 +106,8 @@ class _Writer:
         if not self._options.check_order:
             return
         keys = [message.keys for message in messages if isinstance(message, Sent)]
-        together = np.sort(np.concatenate([np.empty(0, np.int64), *keys]))
-        if (together[1:] == together[:-1]).any():
+        ordered = np.sort(np.concatenate([np.empty(0, np.int64), *keys]))
+        if (ordered[1:] == ordered[:-1]).any():
             raise UnorderedRows(
                 "rows of one sharding key, or rows without a key, came from several tasks, so they have "
                 "no order and equal rows cannot be distinguished; send orderlymq_spark.ordered(frame) instead "

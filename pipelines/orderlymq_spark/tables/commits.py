@@ -24,31 +24,31 @@ _SEEN: Final = "orderlymq.seen"
 _IDS: Final = "orderlymq.topicIds"
 
 
-def said_ends(app_id: str, ends: Offsets) -> dict[str, str]:
+def ends_property(app_id: str, ends: Offsets) -> dict[str, str]:
     """Return the commit property that stores the progress of its application."""
     return {f"{_ENDS}.{app_id}": json.dumps(to_json(ends))}
 
 
-def ends_said(said: Mapping[str, str], app_id: str) -> dict[MessageQueue, int] | None:
-    """Read the property of `said_ends`; None if a commit has none for the application."""
-    text = said.get(f"{_ENDS}.{app_id}")
+def parse_ends(properties: Mapping[str, str], app_id: str) -> dict[MessageQueue, int] | None:
+    """Read the property of `ends_property`; None if a commit has none for the application."""
+    text = properties.get(f"{_ENDS}.{app_id}")
     return None if text is None else from_json(json.loads(text))
 
 
-def others_ends(said: Mapping[str, str], app_id: str) -> dict[MessageQueue, int]:
+def others_ends(properties: Mapping[str, str], app_id: str) -> dict[MessageQueue, int]:
     """Return the progress of the other applications that a commit stores."""
-    names = {name.removeprefix(f"{_ENDS}.") for name in said if name.startswith(f"{_ENDS}.")}
-    return farthest(*(ends_said(said, name) or {} for name in sorted(names - {app_id})))
+    names = {name.removeprefix(f"{_ENDS}.") for name in properties if name.startswith(f"{_ENDS}.")}
+    return farthest(*(parse_ends(properties, name) or {} for name in sorted(names - {app_id})))
 
 
-def said_seen(app_id: str, ends: Offsets) -> dict[str, str]:
+def seen_property(app_id: str, ends: Offsets) -> dict[str, str]:
     """Return the commit property that stores the combined `others_ends` of all commits before it."""
     return {f"{_SEEN}.{app_id}": json.dumps(to_json(ends))}
 
 
-def seen_said(said: Mapping[str, str], app_id: str) -> dict[MessageQueue, int]:
-    """Read the property of `said_seen`; empty if a commit has none."""
-    return from_json(json.loads(said.get(f"{_SEEN}.{app_id}", "{}")))
+def parse_seen(properties: Mapping[str, str], app_id: str) -> dict[MessageQueue, int]:
+    """Read the property of `seen_property`; empty if a commit has none."""
+    return from_json(json.loads(properties.get(f"{_SEEN}.{app_id}", "{}")))
 
 
 def farthest(*places: Offsets) -> dict[MessageQueue, int]:
@@ -59,14 +59,14 @@ def farthest(*places: Offsets) -> dict[MessageQueue, int]:
     return found
 
 
-def said_ids(ids: TopicIds) -> dict[str, str]:
+def ids_property(ids: TopicIds) -> dict[str, str]:
     """Return the commit property that stores the topic ids of its rows."""
     return {_IDS: json.dumps([[*place, number] for place, number in sorted(ids.items())])}
 
 
-def ids_said(said: Mapping[str, str]) -> TopicIds | None:
-    """Read the property of `said_ids`; None if a commit has none."""
-    text = said.get(_IDS)
+def parse_ids(properties: Mapping[str, str]) -> TopicIds | None:
+    """Read the property of `ids_property`; None if a commit has none."""
+    text = properties.get(_IDS)
     return None if text is None else {(*place,): number for *place, number in json.loads(text)}
 
 

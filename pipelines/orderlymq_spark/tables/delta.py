@@ -32,14 +32,14 @@ from orderlymq_spark.tables.commits import (
     check_others,
     check_repeated,
     ends_of,
-    ends_said,
+    ends_property,
     farthest,
+    ids_property,
     of_queue,
     others_ends,
-    said_ends,
-    said_ids,
-    said_seen,
-    seen_said,
+    parse_ends,
+    parse_seen,
+    seen_property,
 )
 from orderlymq_spark.tables.parquet import Part, below
 
@@ -61,7 +61,7 @@ def is_committed(table: DeltaTable, app_id: str, batch: int) -> bool:
 
 def properties_of(app_id: str, batch: int, ids: TopicIds) -> CommitProperties:
     """Return the properties that name a commit's batch and store the topic ids of its rows."""
-    return _named(app_id, batch, said_ids(ids))
+    return _named(app_id, batch, ids_property(ids))
 
 
 def _named(app_id: str, batch: int, said: dict[str, str]) -> CommitProperties:
@@ -72,7 +72,7 @@ def committed_ends(table: DeltaTable, app_id: str) -> dict[MessageQueue, int] | 
     """Return the progress of an application in each queue; None if no remaining commit stores it."""
     if table.transaction_version(app_id) is None:
         return {}
-    return last_said(table, lambda commit: ends_said(commit, app_id))
+    return last_said(table, lambda commit: parse_ends(commit, app_id))
 
 
 def last_said(table: DeltaTable, read: Callable[[dict[str, Any]], T | None]) -> T | None:
@@ -104,8 +104,8 @@ def _others_ends(table: DeltaTable, app_id: str) -> dict[MessageQueue, int]:
     """
     found: dict[MessageQueue, int] = {}
     for commit in _commits(table):
-        found = farthest(found, others_ends(commit, app_id), seen_said(commit, app_id))
-        if ends_said(commit, app_id) is not None:
+        found = farthest(found, others_ends(commit, app_id), parse_seen(commit, app_id))
+        if parse_ends(commit, app_id) is not None:
             break
     return found
 
@@ -258,7 +258,7 @@ def append_files(root: Location, app_id: str, batch: int, parts: Sequence[Part])
     ordered = sorted(parts, key=lambda each: each.part)
     here = ends_of(parts)
     if not is_table(root):
-        properties = _named(app_id, batch, said_ends(app_id, here))
+        properties = _named(app_id, batch, ends_property(app_id, here))
         schema = Schema.from_arrow(pq.read_schema(location(parts[0].path).open()))
         create_table_with_add_actions(
             str(root),
@@ -289,7 +289,7 @@ def append_files(root: Location, app_id: str, batch: int, parts: Sequence[Part])
         others = farthest(others, _ends_in_rows(table, unknown))
     check_others(where, app_id, parts, others)
     _add_columns(table, parts[0])
-    said = {**said_ends(app_id, {**ends, **here}), **said_seen(app_id, others)}
+    said = {**ends_property(app_id, {**ends, **here}), **seen_property(app_id, others)}
     properties = _named(app_id, batch, said)
     table.create_write_transaction(
         [*actions], mode="append", schema=table.schema(), commit_properties=properties

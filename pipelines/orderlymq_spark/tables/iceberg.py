@@ -39,9 +39,9 @@ from orderlymq_spark.tables.commits import (
     check_others,
     check_repeated,
     ends_of,
-    ends_said,
+    ends_property,
     others_ends,
-    said_ends,
+    parse_ends,
 )
 from orderlymq_spark.tables.icebergclasses import load_only_named_classes
 from orderlymq_spark.tables.parquet import Part
@@ -99,7 +99,7 @@ def append_files(
     for _ in range(_TRIES):
         table = catalog.load_table(name)
         said = _said(table, app_id)
-        ends = ends_said(said, app_id)
+        ends = parse_ends(said, app_id)
         if ends is None and batch:
             raise SinkConflict(
                 f"batch {batch} of {app_id} comes to {where}, which has none of the batches before it: another catalogue "
@@ -117,7 +117,7 @@ def append_files(
         check_others(where, app_id, parts, others_ends(table.properties, app_id))
         said = {
             f"{_BATCH}.{app_id}": str(batch),
-            **said_ends(app_id, {**ends, **ends_of(parts)}),
+            **ends_property(app_id, {**ends, **ends_of(parts)}),
         }
         try:
             _commit(table, parts, said)
@@ -139,7 +139,7 @@ def snapshot_with(table: Table, queue: MessageQueue, offset: int, app_id: str) -
     """
     found = None
     for snapshot in _snapshots(table):
-        ends = ends_said(_summary(snapshot), app_id)
+        ends = parse_ends(_summary(snapshot), app_id)
         if ends is None:
             continue
         if ends.get(queue, 0) <= offset:

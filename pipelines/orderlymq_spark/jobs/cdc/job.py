@@ -54,7 +54,7 @@ from orderlymq_spark.run.outcome import Outcome, SparkStarter
 from orderlymq_spark.run.stream import run_stream
 from orderlymq_spark.source.bounds import check_one_list
 from orderlymq_spark.specs import CdcSpec
-from orderlymq_spark.tables.commits import ids_said
+from orderlymq_spark.tables.commits import parse_ids
 from orderlymq_spark.tables.delta import (
     begin_merge,
     is_table,
@@ -188,7 +188,7 @@ def check_topics(path: Location, ids: TopicIds) -> TopicIds:
     Raises:
         SinkConflict: A topic was recreated: its positions begin again, so the table's positions would count as later.
     """
-    said = (last_said(read_table(path), ids_said) if is_table(path) else None) or {}
+    said = (last_said(read_table(path), parse_ids) if is_table(path) else None) or {}
     again = [place[0] for place, number in ids.items() if said.get(place, number) != number]
     if again:
         raise SinkConflict(
