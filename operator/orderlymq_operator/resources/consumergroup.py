@@ -38,8 +38,8 @@ class Retry(Model):
     max_times: Annotated[int, Field(ge=-1, le=10_000)] = Field(
         default=16,
         description="Retries of a message of a Concurrent group before it becomes a dead letter; with concurrency Key, the "
-        "number of its deliveries. Applies if the client sets no number. An ordered consumer by queue retries without limit "
-        "unless its client sets one.",
+        "number of its deliveries before onDeadLetter decides, -1 for no limit. Applies if the client sets no number. An "
+        "ordered consumer by queue retries without limit unless its client sets one.",
     )
     queues: Annotated[int, Field(ge=0, le=64)] = Field(
         default=1,
@@ -97,16 +97,17 @@ class ConsumerGroupSpec(Model):
     retry: Retry = Field(default=Retry(), description="Retries of failed messages.")
     on_dead_letter: Literal["Continue", "HoldKey", "StopQueue"] = Field(
         default="Continue",
-        description="What happens to the messages behind a dead letter of an Ordered group. Continue: later messages of its "
-        "key are consumed. HoldKey: later messages of its key become dead letters, too, until `orderlymq group release` "
-        "releases the key; only for members with the Python SDK. StopQueue: the group has no dead letters; a failed message "
-        "is retried for ever and its queue waits.",
+        description="What an Ordered group does after the last try of a message. Continue: the message becomes a dead letter, "
+        "and later messages of its key are consumed. HoldKey: the key waits for `orderlymq group release`; with concurrency "
+        "Queue the message and the later messages of its key become dead letters (only for members with the Python SDK), "
+        "with concurrency Key the message stays first in its lane. StopQueue: the group has no dead letters; the message is "
+        "retried for ever and its queue waits, with all its keys.",
     )
     concurrency: Literal["Queue", "Key"] = Field(
         default="Queue",
         description="Queue: one consumer per queue. Key: one consumer per sharding key and any number per queue; a failed "
-        "message stops only its own key; only for members with the OrderlyMQ SDK. A change takes effect only while the "
-        "group's consumers are stopped.",
+        "message stops only its own key, except with onDeadLetter StopQueue; only for members with the OrderlyMQ SDK. A "
+        "change takes effect only while the group's consumers are stopped.",
     )
     lane_key_property: Annotated[str, StringConstraints(min_length=1, max_length=128)] = Field(
         default=SHARDING_KEY,

@@ -141,7 +141,7 @@ class Lock(Model):
     takeover: Literal["LeaseExpiry", "ConfirmedPodDeath"] = Field(
         default="ConfirmedPodDeath",
         description="ConfirmedPodDeath frees the queues of a consumer as soon as its pod is proven to be gone; LeaseExpiry "
-        "waits for leaseSeconds. Only in Kubernetes.",
+        "waits until the lease ends: leaseSeconds for RocketMQ clients, 15 s for the Python SDK. Only in Kubernetes.",
     )
 
 
