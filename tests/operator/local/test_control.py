@@ -87,7 +87,9 @@ async def test_what_cannot_be_written_down_ends_its_request_alone(
         file.unlink()
         file.mkdir()
         try:
-            with pytest.raises(FailedError, match=r"not accepted, .* cluster keeps running: .*directory"):
+            with pytest.raises(
+                FailedError, match=r"not accepted, .* cluster keeps running: .*directory"
+            ):
                 await asyncio.to_thread(client.apply, changed, prune=False)
             file.rmdir()
             file.write_bytes(kept)
