@@ -90,6 +90,9 @@ _RETAINED: Final = Runner(
     "e2e/scenarios/changes/test_retained.py::test_a_deleted_cluster_comes_back_with_everything",
     "the scenario does it in a namespace of its own, while orders flow",
 )
+_WITHDRAWN: Final = (
+    "tests/cluster/test_lostgroup.py::test_a_group_that_is_lost_for_good_is_withdrawn"
+)
 _SPARK: Final = "its frame and session are the reader's own"
 _RUNS: Final = "its output is that of 6,000 messages; the job is run on others"
 _PIPELINES: Final = "docs/howto/pipelines.md"
@@ -127,6 +130,17 @@ ELSEWHERE: Final[dict[tuple[str, str], Runner]] = {
         "tests/backup/test_salvage.py::test_what_the_newest_survivor_has_goes_on",
         "it needs disks of a cluster whose majority is gone",
     ),
+    **{
+        ("docs/howto/lost-majority.md", opening): Runner(where, "it needs a group that is lost")
+        for opening, where in (
+            ("kubectl exec -it demo-0-0", _WITHDRAWN),
+            ("from orderlymq import AdminClient", _WITHDRAWN),
+            (
+                "kubectl exec demo-nameserver-0",
+                "tests/nameserver/test_routefile.py::test_who_deletes_the_file",
+            ),
+        )
+    },
     ("docs/howto/outside.md", "from orderlymq import ClientSettings, Producer"): Runner(
         "tests/cluster/test_outside.py::test_order_is_kept_outside",
         "its addresses are those of another network",
