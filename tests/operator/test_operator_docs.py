@@ -28,6 +28,99 @@ _RESTARTS: Final = re.compile("(?:Live: a|A) change restarts [^A-Z]*$")
 _ALERTS: Final = ROOT / "charts" / "orderlymq" / "files" / "alerts.yaml"
 
 
+# What each alert means, and whether users of the Cluster notice.
+_IN_WORDS: Final = {
+    "OrderlyMQGroupWithoutLeader": (
+        "a broker group has no leader",
+        "yes: sends to its queues fail, and their consumers get nothing",
+    ),
+    "OrderlyMQReplicaLags": ("a replica is more than 10,000 log entries behind", "no"),
+    "OrderlyMQReplicaMissing": (
+        "a broker group has fewer healthy replicas than declared",
+        "no; one further loss may stop the group",
+    ),
+    "OrderlyMQDiskFills": (
+        "a broker's disk is more than 85 % full",
+        "at `config.diskMaxUsedSpaceRatio` (90 %): sends are refused",
+    ),
+    "OrderlyMQClockDiffers": (
+        "a clock differs by more than a minute from those of a majority of its group",
+        "no",
+    ),
+    "OrderlyMQClockUnconfirmed": ("no majority of its group confirms a clock", "no"),
+    "OrderlyMQSlowDisk": (
+        "one of a hundred synced writes takes longer than 0.1 s",
+        "if it is the disk of a leader or of a majority: sends are slow",
+    ),
+    "OrderlyMQFrequentLeaderElections": (
+        "a broker group had more than five elections in ten minutes",
+        "yes: each one interrupts the group for up to a second",
+    ),
+    "OrderlyMQStoreStalls": ("the store slows writes down or stops them", "yes: sends are slow"),
+    "OrderlyMQTakeoverSlow": (
+        "the queues of dead consumers became free only after more than 5 s",
+        "yes: the messages of these queues wait",
+    ),
+    "OrderlyMQCertificateEndsSoon": (
+        "replicas run with certificates that expire soon",
+        "when they expire: the group loses its leader",
+    ),
+    "OrderlyMQOperatorResyncStale": (
+        "the operator has not read all objects for too long",
+        "not directly: changes, repairs and early take-overs may stop",
+    ),
+    "OrderlyMQNamespaceNotServed": (
+        "the operator cannot read a namespace that it should serve",
+        "not directly: nothing is changed or repaired there",
+    ),
+    "OrderlyMQOperatorFails": (
+        "reconciles of the operator end with errors",
+        "not directly: changes and repairs may wait",
+    ),
+    "OrderlyMQNoOperatorLeads": (
+        "no operator leads",
+        "not directly: nothing is changed or repaired, and queues of dead consumers wait for the lease",
+    ),
+    "OrderlyMQScheduledBackupFails": (
+        "a schedule makes no backups: the last one failed, or no new one begins",
+        "no",
+    ),
+    "OrderlyMQHalfMessagesGivenUp": (
+        "a broker group gave up transactions because no producer answered",
+        "yes: consumers do not get these messages",
+    ),
+    "OrderlyMQOrderBroken": (
+        "the canary found a violation: wrong order, a lost message, or two holders of a queue",
+        "probably: your own messages may be affected, too",
+    ),
+    "OrderlyMQOrderNotVerified": (
+        "the canary cannot check the order",
+        "if sends fail or nothing is delivered; not if the canary is silent",
+    ),
+    "OrderlyMQCanaryBudgetBurns": (
+        "too many messages of the canary fail or are late",
+        "yes: messages are late or fail",
+    ),
+    "OrderlyMQClusterNotReady": ("a Cluster is not Ready", "the reason of `Ready` says it"),
+    "OrderlyMQClusterNotScraped": (
+        "Prometheus gets no metrics of a Cluster",
+        "no; but no other alert about its queues can fire",
+    ),
+    "OrderlyMQQueueBlocked": (
+        "a consumer group makes no progress in a queue",
+        "yes: the messages of the queue wait",
+    ),
+    "OrderlyMQKeyParkedLong": (
+        "a key has waited for more than an hour to be released",
+        "yes: later messages of the key wait",
+    ),
+    "OrderlyMQLaneStuck": (
+        "a key lane has been in hand, ready or dying for more than ten minutes",
+        "yes: the messages of its keys wait",
+    ),
+}
+
+
 def _fields(schema: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str, Any]]]:
     # An object's default includes those of its fields; a field's own default counts if the object is given.
     given = schema.get("default", {})
@@ -112,13 +205,19 @@ def events_table() -> str:
     return "\n".join(rows)
 
 
-def thresholds_table() -> str:
-    """Return the table of when each alert fires."""
-    rows = ["| alert | severity | fires when | for |", "| --- | --- | --- | --- |"]
-    for alert in _alerts():
-        when = _code(re.sub(r"\s+", " ", alert["expr"]).strip())
+def alerts_table() -> str:
+    """Return the table of the alerts, critical ones first: what each means, and whether users notice."""
+    rows = [
+        "| alert | severity | meaning | for | do users notice? |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for alert in sorted(_alerts(), key=lambda each: each["labels"]["severity"] != "critical"):
         name, severity = alert["alert"], alert["labels"]["severity"]
-        rows.append(f"| [{name}](#{name.lower()}) | {severity} | {when} | {alert['for']} |")
+        meaning, noticed = _IN_WORDS[name]
+        lasting = "" if alert["for"] == "0s" else alert["for"]
+        rows.append(
+            f"| [{name.removeprefix('OrderlyMQ')}](#{name.lower()}) | {severity} | {meaning} | {lasting} | {noticed} |"
+        )
     return "\n".join(rows)
 
 
@@ -127,7 +226,7 @@ def tables() -> dict[Path, dict[str, str]]:
     return {
         MANIFESTS: {f"fields of {kind}": fields_table(kind) for kind in KINDS},
         CONDITIONS: {"reasons": reasons_table(), "events": events_table()},
-        ALERTS: {"thresholds": thresholds_table()},
+        ALERTS: {"alerts": alerts_table()},
     }
 
 
