@@ -56,11 +56,12 @@ from orderlymq_runtime.sockets.inputbudget import (
 )
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "reference" / "limits.md"
-HEAD: Final = """\
+HEAD: Final = f"""\
 # Limits
 
 This page lists the limits, and what happens when one is reached. [Settings](settings.md) describes the settings that are named here.
-If one owner may have several *times the rest*, the rest is the room that is still free after its request.
+*Shared* means that several owners (accounts, addresses or topics) share the amount. After each request an owner has at most
+{FACTOR} times the room that is still free. So one owner alone gets at most three quarters of the amount, and two get at most three sevenths each.
 
 This page is generated: `python -m tests.docs.test_limits_page`.
 """
@@ -94,10 +95,10 @@ TABLES: Final[dict[str, list[tuple[str, str, str, str]]]] = {
         ("messages in a batch", f"{BATCH_COUNT_MAX:,}", "", "the batch is refused with code 13"),
         ("name of a topic", f"{TOPIC_LENGTH_MAX} characters", "", "the request is refused"),
         (
-            "name of a consumer group",
+            "name of a consumer group (with retries or dead letters less: see the next two rows)",
             f"{GROUP_LENGTH_MAX} characters",
             "",
-            "the request is refused",
+            f"the request is refused; choose at most {TOPIC_LENGTH_MAX - len(RETRY_PREFIX)} characters, because `{RETRY_PREFIX}` or `{DLQ_PREFIX}` and the name together are the name of a topic",
         ),
         (
             "name of a consumer group with retries and dead letters",
@@ -124,11 +125,13 @@ TABLES: Final[dict[str, list[tuple[str, str, str, str]]]] = {
             "an older repeat counts as a new send",
         ),
         (
-            "frame of a request; its header; fields of the header",
-            f"{_bytes(FRAME_SIZE_MAX)}; {_bytes(HEADER_SIZE_MAX)}; {FIELDS_MAX}",
+            "frame of a request",
+            _bytes(FRAME_SIZE_MAX),
             "",
             "the connection is closed",
         ),
+        ("header of a frame", _bytes(HEADER_SIZE_MAX), "", "the connection is closed"),
+        ("fields of the header of a frame", f"{FIELDS_MAX}", "", "the connection is closed"),
     ],
     "Cluster": [
         ("broker groups of a Cluster", f"{GROUPS_MAX}", "`spec.groups`", "the manifest is refused"),
@@ -169,8 +172,15 @@ TABLES: Final[dict[str, list[tuple[str, str, str, str]]]] = {
             "the request is refused with code 1",
         ),
         (
-            "accounts; permissions of an account; its name",
-            f"{ACCOUNTS_MAX:,}; {RESOURCES_MAX:,}; {ACCESS_KEY_LENGTH_MAX} characters",
+            "accounts",
+            f"{ACCOUNTS_MAX:,}",
+            "",
+            "the account is refused",
+        ),
+        ("permissions of an account", f"{RESOURCES_MAX:,}", "", "the account is refused"),
+        (
+            "name of an account",
+            f"{ACCESS_KEY_LENGTH_MAX} characters",
             "",
             "the account is refused",
         ),
@@ -190,8 +200,14 @@ TABLES: Final[dict[str, list[tuple[str, str, str, str]]]] = {
         ),
         ("queues in one lock request", f"{LOCK_QUEUES_MAX:,}", "", "the request is refused"),
         (
-            "pulls that wait at a broker; size of their texts and filters",
-            f"{HELD_MAX:,}; {_bytes(HELD_BYTES_MAX)}",
+            "pulls that wait at a broker",
+            f"{HELD_MAX:,}",
+            "",
+            "the oldest pulls of the connection with the most of them are answered early",
+        ),
+        (
+            "size of the texts and filters of pulls that wait at a broker",
+            _bytes(HELD_BYTES_MAX),
             "",
             "the oldest pulls of the connection with the most of them are answered early",
         ),
@@ -208,14 +224,26 @@ TABLES: Final[dict[str, list[tuple[str, str, str, str]]]] = {
             "the heartbeat is refused with code 2",
         ),
         (
-            f"size of the heartbeats of all clients; those of up to {_bytes(SAID_SMALL)} may use as much again",
-            f"{_bytes(SAID_MAX)}; one account or address {FACTOR} times the rest",
+            "size of the heartbeats of all clients",
+            f"{_bytes(2 * SAID_MAX)}, shared by accounts and addresses",
             "",
             "the heartbeat is refused with code 2",
         ),
         (
-            f"memory of all members; those of up to {_bytes(MEMBER_SMALL)} may use as much again",
-            f"{_bytes(MEMBERS_SIZE_MAX)}; one account or address {FACTOR} times the rest",
+            f"size of the heartbeats of all clients that are larger than {_bytes(SAID_SMALL)}",
+            f"{_bytes(SAID_MAX)}, shared by accounts and addresses",
+            "",
+            "the heartbeat is refused with code 2",
+        ),
+        (
+            "memory of all members",
+            f"{_bytes(2 * MEMBERS_SIZE_MAX)}, shared by accounts and addresses",
+            "",
+            "the heartbeat is refused with code 2",
+        ),
+        (
+            f"memory of the members that are larger than {_bytes(MEMBER_SMALL)}",
+            f"{_bytes(MEMBERS_SIZE_MAX)}, shared by accounts and addresses",
             "",
             "the heartbeat is refused with code 2",
         ),
@@ -289,7 +317,13 @@ TABLES: Final[dict[str, list[tuple[str, str, str, str]]]] = {
         ),
         (
             "transactions that have not ended",
-            f"{OPEN_MAX:,}; of one topic {FACTOR} times the rest; of one producer group in a topic {OPEN_OF_GROUP_MAX:,}",
+            f"{OPEN_MAX:,}, shared by topics",
+            "",
+            "a half message is refused with code 2",
+        ),
+        (
+            "transactions of a producer group in a topic that have not ended",
+            f"{OPEN_OF_GROUP_MAX:,}",
             "",
             "a half message is refused with code 2",
         ),
@@ -300,8 +334,14 @@ TABLES: Final[dict[str, list[tuple[str, str, str, str]]]] = {
             "sends are refused with code 2",
         ),
         (
-            "proposed changes that are not committed yet: number; size",
-            f"{UNCOMMITTED_COUNT_MAX:,}; {_bytes(2 * RaftSettings().uncommitted_size_max)}",
+            "proposed changes that are not committed yet",
+            f"{UNCOMMITTED_COUNT_MAX:,}",
+            "",
+            "locks, offsets, new members, and fetches and reports of lanes are refused with code 2",
+        ),
+        (
+            "size of proposed changes that are not committed yet",
+            _bytes(2 * RaftSettings().uncommitted_size_max),
             "",
             "locks, offsets, new members, and fetches and reports of lanes are refused with code 2",
         ),
@@ -312,7 +352,7 @@ TABLES: Final[dict[str, list[tuple[str, str, str, str]]]] = {
             "fetches of lanes are refused with code 2",
         ),
         (
-            "repeats that wait for the first send or for the end of a transaction (a batch counts once per message), and the proposed changes above",
+            "repeats that wait for the first send or for the end of a transaction (a batch counts once per message), together with the proposed changes that are not committed yet",
             f"{UNCOMMITTED_COUNT_MAX:,}",
             "",
             "a further repeat is refused with code 2",
@@ -333,9 +373,15 @@ TABLES: Final[dict[str, list[tuple[str, str, str, str]]]] = {
         ),
         (
             "requests that wait for a leader, or at the leader for earlier requests",
-            f"{WAITING_MAX:,}; {_bytes(WAITING_BYTES_MAX)}",
+            f"{WAITING_MAX:,}",
             "",
             "the connection with the most of them is closed",
+        ),
+        (
+            "size of requests that wait for a leader, or at the leader for earlier requests",
+            _bytes(WAITING_BYTES_MAX),
+            "",
+            "the connection with the most of their bytes is closed",
         ),
         (
             "requested lists of all topics, groups, offsets, locks, clients or accounts that are not written yet",
@@ -350,13 +396,19 @@ TABLES: Final[dict[str, list[tuple[str, str, str, str]]]] = {
             "the requests of these clients wait",
         ),
         (
-            "unfinished input that a broker holds; that a name server holds",
-            f"{_bytes(BROKER_BYTES_MAX)}; {_bytes(NAME_SERVER_BYTES_MAX)}",
+            "unfinished input that a broker holds",
+            _bytes(BROKER_BYTES_MAX),
             "",
             "the oldest connection with unfinished input is closed",
         ),
         (
-            "of this, input from peers that were never served",
+            "unfinished input that a name server holds",
+            _bytes(NAME_SERVER_BYTES_MAX),
+            "",
+            "the oldest connection with unfinished input is closed",
+        ),
+        (
+            "unfinished input from peers that were never served",
             _bytes(STRANGERS_BYTES_MAX),
             "",
             "the oldest connection with unfinished input is closed",
