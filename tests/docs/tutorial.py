@@ -5,7 +5,7 @@ own ports, so that a cluster on the usual ports does not matter. Fenced blocks a
 
 * ``sh`` is run, in one shell for the page; after ``<!-- background -->`` it runs in parallel until the end, when it must
   have printed something and still run;
-* ``text`` right after it: each line must occur in the command's output, in this order; after
+* ``text`` right after it: each line must occur in the command's output, in this order; ``...`` in it stands for any text; after
   ``<!-- of the background -->`` in the output of the parallel command;
 * a block with a title is saved under that name.
 
@@ -261,7 +261,8 @@ def missed(lines: list[str], found: str, *, by_word: bool) -> str:
     ends: dict[str, int] = {}
     for line in lines:
         word = line.split()[0] if by_word else ""
-        pattern = re.sub(r"127\\\.0\\\.0\\\.1:\d+", r"127\\.0\\.0\\.1:\\d+", re.escape(line))
+        any_text = re.escape(line).replace(r"\.\.\.", ".*")
+        pattern = re.sub(r"127\\\.0\\\.0\\\.1:\d+", r"127\\.0\\.0\\.1:\\d+", any_text)
         match = re.compile(pattern).search(found, ends.get(word, 0))
         if match is None:
             return line
