@@ -54,7 +54,7 @@ _IN_WORDS: Final = {
     ),
     "OrderlyMQFrequentLeaderElections": (
         "a broker group had more than five elections in ten minutes",
-        "yes: each one interrupts the group for up to a second",
+        "yes: each one interrupts the group, for about 0.3 s with a free CPU",
     ),
     "OrderlyMQStoreStalls": ("the store slows writes down or stops them", "yes: sends are slow"),
     "OrderlyMQTakeoverSlow": (
@@ -111,8 +111,8 @@ _IN_WORDS: Final = {
         "yes: the messages of the queue wait",
     ),
     "OrderlyMQKeyParkedLong": (
-        "a key has waited for more than an hour to be released",
-        "yes: later messages of the key wait",
+        "a held key has waited for a release for more than an hour",
+        "yes: its later messages wait (by key) or become dead letters (by queue)",
     ),
     "OrderlyMQLaneStuck": (
         "a key lane has been in hand, ready or dying for more than ten minutes",
