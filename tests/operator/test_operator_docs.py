@@ -221,12 +221,22 @@ def alerts_table() -> str:
     return "\n".join(rows)
 
 
+def thresholds_table() -> str:
+    """Return the table of the exact expressions by which alerts fire."""
+    rows = ["| alert | severity | fires when | for |", "| --- | --- | --- | --- |"]
+    for alert in _alerts():
+        when = _code(re.sub(r"\s+", " ", alert["expr"]).strip())
+        name, severity = alert["alert"], alert["labels"]["severity"]
+        rows.append(f"| [{name}](#{name.lower()}) | {severity} | {when} | {alert['for']} |")
+    return "\n".join(rows)
+
+
 def tables() -> dict[Path, dict[str, str]]:
     """Return each generated table, by page and marker's name."""
     return {
         MANIFESTS: {f"fields of {kind}": fields_table(kind) for kind in KINDS},
         CONDITIONS: {"reasons": reasons_table(), "events": events_table()},
-        ALERTS: {"alerts": alerts_table()},
+        ALERTS: {"alerts": alerts_table(), "thresholds": thresholds_table()},
     }
 
 
