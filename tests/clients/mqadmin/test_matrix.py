@@ -1,4 +1,5 @@
-"""Every command of Apache's mqadmin that administrators use, in two generations and the newest version, with a busy cluster.
+"""
+Every command of Apache's mqadmin that administrators use, in two generations and the newest version, with a busy cluster.
 
 Each row is a command and its expected output. The rows run in order, because some inspect changes of earlier ones.
 Rows of commands that are not served check that the answer gives the reason.
@@ -212,10 +213,18 @@ ROWS: Final = (
     row("updateSubGroupList -b {broker} -f {folder}/groups.json", "success", only="5"),
     row("getConsumerConfig -g listed", r"retryMaxTimes\s+=  3", only="5"),
     row("setConsumeMode -c clients -t {topic} -g {group} -m POP", CODE_3 + "POP", only="5"),
-    row("haStatus -b {broker}", CODE_3 + "orderlymq status and", only="5"),
-    row("getBrokerEpoch -b clients-0", CODE_3 + "orderlymq status shows", only="5"),
+    row(
+        "haStatus -b {broker}",
+        CODE_3 + "orderlymq status and /status of each replica show",
+        only="5",
+    ),
+    row("getBrokerEpoch -b clients-0", CODE_3 + "orderlymq status shows the term", only="5"),
     row("setCommitLogReadAheadMode -b {broker} -m 0", CODE_3 + "messages are", only="5"),
-    row("resetMasterFlushOffset -b {broker} -o 0", CODE_3 + "only raft", only="5"),
+    row(
+        "resetMasterFlushOffset -b {broker} -o 0",
+        CODE_3 + "only raft truncates the logs of followers",
+        only="5",
+    ),
     row("updateStaticTopic -t static-{g} -qn 4 -c clients", "new mapping data is", only="5"),
     row("topicStatus -t static-{g}", r"clients-0\s+3\s+0\s+0", only="5"),
     row("getColdDataFlowCtrInfo -b {broker}", CODE_3 + "there is no cold", only="5"),
