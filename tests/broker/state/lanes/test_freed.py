@@ -6,7 +6,6 @@ from orderlymq_broker.state.groups.failurepolicy import DeadPolicy
 from orderlymq_broker.state.lanes.lane import LaneState
 from orderlymq_broker.state.lanes.lanerecords import (
     LaneFreed,
-    LanesFetched,
     LanesGranted,
     LanesMoved,
     LanesReported,
@@ -22,11 +21,7 @@ FREED = LaneFreed(GROUP, TOPIC, "x")
 def parked_in_both() -> LaneWorld:
     """Return a world whose queues 0 and 1 each have a parked lane of the key x."""
     world = LaneWorld(["x"], queues=2)
-    world.replica.append(world.replica.topic_id(TOPIC), 1)
-    plan = world.plan("a", scan=1)
-    (part,) = plan.queues
-    parts = (part, msgspec.structs.replace(part, queue_id=1))
-    granted = world.take(LanesFetched(GROUP, TOPIC, "a", 1, 1_000, parts))
+    granted = world.take(world.plan_in_two())
     assert isinstance(granted, LanesGranted)
     reports = tuple(
         Report(each.queue_id, each.lane, each.attempt, Said.RETRY) for each in granted.granted

@@ -344,12 +344,8 @@ def test_a_fetch_gets_what_all_of_its_queues_give() -> None:
     an unknown one would stay blocked until its lease ends.
     """
     world = LaneWorld(["x"], queues=2)
-    world.replica.append(world.replica.topic_id(TOPIC), 1)
-    plan = world.plan("a", scan=1)
-    (part,) = plan.queues
-    other = msgspec.structs.replace(part, queue_id=1)
 
-    granted = world.take(msgspec.structs.replace(plan, queues=(part, other)))
+    granted = world.take(world.plan_in_two())
 
     assert isinstance(granted, LanesGranted)
     assert [(each.queue_id, each.key) for each in granted.granted] == [(0, "x"), (1, "x")]
@@ -403,20 +399,14 @@ def test_the_lanes_of_a_topic_that_goes_leave_those_of_the_others() -> None:
     world.take(TopicSet("u", 1, 1))
     world.replica.append(world.replica.topic_id("u"))
     world.fetch(scan=2)
-    mine = world.plan("a", scan=1)
-    (part,) = mine.queues
-    part = msgspec.structs.replace(part, start=0, scanned=1, begins=True, hand_outs=())
     found = (Found("x", (0,), 1),)
-    world.take(
-        LanesFetched(GROUP, "u", "a", 2, 1_000, (msgspec.structs.replace(part, found=found),))
-    )
+    alone = QueueFetch(0, 0, 1, found=found, begins=True)
+    world.take(LanesFetched(GROUP, "u", "a", 2, 1_000, (alone,)))
     # A queue without lanes comes before one with lanes.
     world.replica.append(world.replica.topic_id(TOPIC), 2)
-    rest = [
-        QueueFetch(1, 0, 0, begins=True),
-        QueueFetch(2, 0, 1, found=found, begins=True),
-    ]
-    world.take(LanesFetched(GROUP, TOPIC, "a", 3, 1_000, tuple(rest)))
+    empty = QueueFetch(1, 0, 0, begins=True)
+    last = QueueFetch(2, 0, 1, found=found, begins=True)
+    world.take(LanesFetched(GROUP, TOPIC, "a", 3, 1_000, (empty, last)))
 
     world.take(TopicDeleted("u"))
     world.check()

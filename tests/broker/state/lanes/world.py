@@ -113,6 +113,16 @@ class LaneWorld:
 
         return LanesFetched(GROUP, TOPIC, client, sequence, 1_000, (part,))
 
+    def plan_in_two(self) -> LanesFetched:
+        """Append the key of queue 0 to queue 1, too; return a fetch of both by a, who begins them."""
+        self.replica.append(self.replica.topic_id(TOPIC), 1)
+        plan = self.plan("a", scan=1)
+        (part,) = plan.queues
+
+        return msgspec.structs.replace(
+            plan, queues=(part, msgspec.structs.replace(part, queue_id=1))
+        )
+
     def _hand_out(self, lane: Lane, take: int) -> HandOut:
         if lane.head:
             return HandOut(lane.number, take)
