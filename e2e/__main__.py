@@ -1,4 +1,5 @@
-"""Prepare the environment of the scenarios with ``python -m e2e prepare``; ``python -m e2e remove`` removes it again.
+"""
+Prepare the environment of the scenarios with ``python -m e2e prepare``; ``python -m e2e remove`` removes it again.
 
 The scenarios make missing parts themselves. CI prepares in parallel to other tests, and removes the cluster so
 that its idle pods take no CPU time from the steps that follow. A cluster that KUBECONFIG names stays.

@@ -1,4 +1,5 @@
-"""An adapter that serves `external.metrics.k8s.io` from the page of a broker group's leader, in a pod of a scenario.
+"""
+An adapter that serves `external.metrics.k8s.io` from the page of a broker group's leader, in a pod of a scenario.
 
 The HPA asks it for a metric by name and labels. A metric without a row is an error and not zero, so that the HPA does
 not scale then. Certificate and key are in /tls; PAGE is the address of the page.

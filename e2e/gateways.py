@@ -1,4 +1,5 @@
-"""A gateway for a cluster without one: it serves the TLSRoutes of a namespace, as a Gateway API controller does.
+"""
+A gateway for a cluster without one: it serves the TLSRoutes of a namespace, as a Gateway API controller does.
 
 It listens on this machine, chooses the route by the server name in a client's TLS greeting, forwards the encrypted
 bytes to the Service of the route, and reports in the status of each route that it accepted it.

@@ -1,4 +1,5 @@
-"""A working Ingress: nginx on this machine, configured only from the Ingress object, as a controller would do it.
+"""
+A working Ingress: nginx on this machine, configured only from the Ingress object, as a controller would do it.
 
 A cluster without a controller's image has Ingress objects that no program reads. This one speaks TLS with the
 certificate of the Ingress, routes to the Service by the name of its port, and uses the protocol in ingress-nginx'

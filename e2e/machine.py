@@ -1,4 +1,5 @@
-"""The Kubernetes on which scenarios run: that of KUBECONFIG, or one that kind makes.
+"""
+The Kubernetes on which scenarios run: that of KUBECONFIG, or one that kind makes.
 
 `$ORDERLYMQ_KIND` is a command that prints shell lines which set KUBECONFIG and PATH; without it, the command next to
 the project is used, then `kind` itself. Nodes can be killed and cut off only if they are kind's containers.

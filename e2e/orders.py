@@ -1,4 +1,5 @@
-"""The application of `examples/orders-app.yaml` in a scenario, and the oracle's verdict on its history.
+"""
+The application of `examples/orders-app.yaml` in a scenario, and the oracle's verdict on its history.
 
 Times in the history are of the machine's monotonic clock, which this process shares with the nodes of kind: times
 that are measured here can be compared with them.

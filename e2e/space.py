@@ -1,4 +1,5 @@
-"""A namespace of the cluster, as a scenario uses it: apply, wait, look, break.
+"""
+A namespace of the cluster, as a scenario uses it: apply, wait, look, break.
 
 Every wait has a limit, and its error names the last state.
 """

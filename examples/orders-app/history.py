@@ -1,4 +1,5 @@
-"""A history of the events in many pods, in the form that `orderlymq verify` checks.
+"""
+A history of the events in many pods, in the form that `orderlymq verify` checks.
 
 `history.py serve FILE` listens on port 9000, writes every line that it receives to FILE, and then answers with one byte.
 A connection that ends without a goodbye belongs to a process that died. This is recorded, too, because a dead consumer

@@ -1,4 +1,5 @@
-"""An application with the SDK: a producer of order steps and an ordered consumer, as pods run them.
+"""
+An application with the SDK: a producer of order steps and an ordered consumer, as pods run them.
 
 `orders.py produce` sends the steps of many orders until SIGTERM. It sends the next step of an order only after the
 former one is acknowledged, and repeats a send without an answer as the same message. `orders.py consume` is one of

@@ -1,4 +1,5 @@
-"""A real S3 server in its own process: moto's, from a separate virtual environment.
+"""
+A real S3 server in its own process: moto's, from a separate virtual environment.
 
 Its libraries conflict with ours: botocore and the Kubernetes client need different releases of one package. The
 environment is in ``build/`` and is made if it is missing.

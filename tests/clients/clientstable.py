@@ -1,4 +1,5 @@
-"""The table of docs/evidence/clients.md: what each client can do with our brokers, written by the tests that check it.
+"""
+The table of docs/evidence/clients.md: what each client can do with our brokers, written by the tests that check it.
 
 `pytest tests/clients --write-clients-table` writes it. A run replaces the rows of the tests that it ran
 and keeps the others, so the page can be brought up to date client by client.

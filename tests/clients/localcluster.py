@@ -1,4 +1,5 @@
-"""A cluster of real processes for tests, started and stopped by the project's own command.
+"""
+A cluster of real processes for tests, started and stopped by the project's own command.
 
 It uses free ports, so that several clusters, and one of the user, can run in parallel.
 """

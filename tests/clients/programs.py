@@ -1,4 +1,5 @@
-"""Client programs in other languages: they are built once, started as processes, and read line by line.
+"""
+Client programs in other languages: they are built once, started as processes, and read line by line.
 
 Each prints one JSON object per line; ``Program`` collects them while it runs, so that a test can
 wait for an event instead of sleeping. The default times allow for the start of several virtual machines

@@ -1,4 +1,5 @@
-"""Broker and name server processes that are forked from a process that has imported both.
+"""
+Broker and name server processes that are forked from a process that has imported both.
 
 An import of the broker takes half a second of CPU time, and a group of three starts four processes. A forked process
 runs the same `main` as `python -m`. It has its own session, environment and log, and tests signal and kill it.

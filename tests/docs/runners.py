@@ -1,4 +1,5 @@
-"""The test that runs each command block and each program of the pages, in CI.
+"""
+The test that runs each command block and each program of the pages, in CI.
 
 A block is run by a reader of its page or section (`FOLLOWED`), or typed line by line at a real Kubernetes (the calls of
 `types` in `e2e/`). Otherwise `ELSEWHERE` names it by its first line, with its runner and the reason why it is not run

@@ -1,4 +1,5 @@
-"""docs/reference/commands.md equals the help texts of the `orderlymq` command.
+"""
+docs/reference/commands.md equals the help texts of the `orderlymq` command.
 
 `python -m tests.docs.test_commands_page` writes the page again.
 """

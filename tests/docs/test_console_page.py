@@ -1,4 +1,5 @@
-"""docs/reference/console.md lists the addresses below the console's `/api`, with their parameters and answers.
+"""
+docs/reference/console.md lists the addresses below the console's `/api`, with their parameters and answers.
 
 `python -m tests.docs.test_console_page` writes the page again.
 """

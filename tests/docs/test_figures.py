@@ -1,4 +1,5 @@
-"""Figures of benchmarks have one source: the tables of docs/explanation/benchmarks.md, which `make bench` writes.
+"""
+Figures of benchmarks have one source: the tables of docs/explanation/benchmarks.md, which `make bench` writes.
 
 Other pages quote a median between `<!-- figure NAME -->` and `<!-- /figure -->`; the README has a table of them.
 `python -m tests.docs.test_figures` fills all of them in again.

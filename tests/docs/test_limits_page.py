@@ -1,4 +1,5 @@
-"""docs/reference/limits.md has the limits that are in the code.
+"""
+docs/reference/limits.md has the limits that are in the code.
 
 `python -m tests.docs.test_limits_page` writes the page again.
 """

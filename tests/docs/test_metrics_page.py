@@ -1,4 +1,5 @@
-"""docs/reference/metrics.md lists every metric of a real scrape of all processes.
+"""
+docs/reference/metrics.md lists every metric of a real scrape of all processes.
 
 `python -m tests.docs.test_metrics_page` writes the page again; it starts a broker group of one replica.
 """

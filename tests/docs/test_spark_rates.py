@@ -1,4 +1,5 @@
-"""The rates that `orderlymq pipeline explain` uses are those of the benchmark's table.
+"""
+The rates that `orderlymq pipeline explain` uses are those of the benchmark's table.
 
 `python -m tests.docs.test_spark_rates` writes them again.
 """

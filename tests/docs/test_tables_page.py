@@ -1,4 +1,5 @@
-"""docs/reference/tables.md has every column that a pipeline writes, with its type from the code.
+"""
+docs/reference/tables.md has every column that a pipeline writes, with its type from the code.
 
 `python -m tests.docs.test_tables_page` writes the page again.
 """

@@ -1,4 +1,5 @@
-"""Run a tutorial as a reader would: save its files, run its commands, and compare their output.
+"""
+Run a tutorial as a reader would: save its files, run its commands, and compare their output.
 
 The working folder is a copy of those parts of the checkout that pages use (examples, Makefile, environment), with its
 own ports, so that a cluster on the usual ports does not matter. Fenced blocks are treated by their language:

@@ -1,4 +1,5 @@
-"""A stranger at the replica port: it knows what `/status` shows to everybody, but not the secret of the cluster.
+"""
+A stranger at the replica port: it knows what `/status` shows to everybody, but not the secret of the cluster.
 
 It speaks the protocol as a replica does, frame by frame, and makes its proof with any key that the test gives it.
 """

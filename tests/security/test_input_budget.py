@@ -1,4 +1,5 @@
-"""Strangers that begin much input and finish none cost at most the process's budget for unfinished input.
+"""
+Strangers that begin much input and finish none cost at most the process's budget for unfinished input.
 
 Before the budget existed, each connection could keep 16 MiB of a frame, 1024 TLS greetings could keep 128 KiB each in
 addition to the limit of connections, and the pages read any body that was posted to them.

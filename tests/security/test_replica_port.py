@@ -1,4 +1,5 @@
-"""Attacks of a stranger that fail at the replica port.
+"""
+Attacks of a stranger that fail at the replica port.
 
 Before there was a handshake, the greeting alone made every caller a member: each of these attacks succeeded, because
 its frames are those of a replica and nothing else was checked.

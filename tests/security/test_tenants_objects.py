@@ -1,4 +1,5 @@
-"""A stranger's Topic, ConsumerGroup or User that names a Cluster of another namespace changes nothing there.
+"""
+A stranger's Topic, ConsumerGroup or User that names a Cluster of another namespace changes nothing there.
 
 Each manifest worked once: it made the stranger an administrator, or deleted messages.
 """

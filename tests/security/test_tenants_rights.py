@@ -1,4 +1,5 @@
-"""The operator has exactly the rights that its calls need: no right without a call, and no call without a right.
+"""
+The operator has exactly the rights that its calls need: no right without a call, and no call without a right.
 
 Calls are found in the source: a change that adds a call, or removes the last one, must change the chart's rights, too.
 The API server of the other tests refuses calls that the chart does not permit.

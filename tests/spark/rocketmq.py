@@ -1,4 +1,5 @@
-"""A real RocketMQ for tests: the name server and one broker from Maven Central, as `make bench` runs them.
+"""
+A real RocketMQ for tests: the name server and one broker from Maven Central, as `make bench` runs them.
 
 Its store has small files (1 MiB), so that a test can make it lose one. A restarted broker keeps its port.
 """

@@ -1,4 +1,5 @@
-"""An S3 server for tests, and a proxy in front of it that is slow, busy, cuts connections and loses answers.
+"""
+An S3 server for tests, and a proxy in front of it that is slow, busy, cuts connections and loses answers.
 
 The server is moto, in its own environment that `make test-spark` makes; ORDERLYMQ_S3 names the endpoint of another
 server with a bucket `tests`. Rule: only the proxy knows of the faults; the code under test knows only an endpoint.

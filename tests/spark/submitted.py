@@ -1,4 +1,5 @@
-"""A program for spark-submit: it copies a topic into another one and into an archive.
+"""
+A program for spark-submit: it copies a topic into another one and into an archive.
 
 `python submitted.py SETTINGS` with {"bootstrap", "topic", "target", "folder"}; prints the results as JSON.
 """

@@ -1,4 +1,5 @@
-"""Apache RocketMQ 4.9.7, a name server and a broker from Maven Central, used by the format "orderlymq".
+"""
+Apache RocketMQ 4.9.7, a name server and a broker from Maven Central, used by the format "orderlymq".
 
 It lacks our brokers' extensions of the protocol: pulls return at most 32 messages, nothing is fenced, and a message that
 is sent twice is stored twice. Reading, its offsets and the ordered sink's use of the index must work without them.

@@ -1,4 +1,5 @@
-"""The program of `helm test`: create a cluster of one replica, send, consume in order, and remove everything again.
+"""
+The program of `helm test`: create a cluster of one replica, send, consume in order, and remove everything again.
 
 `python selftest.py NAMESPACE NAME TEMPLATE`; the objects are called NAME, and the Cluster's podTemplate is TEMPLATE, in
 JSON. The exit code is 0 if every key was consumed in order.

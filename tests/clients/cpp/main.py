@@ -1,4 +1,5 @@
-"""Small programs that use the wheel ``rocketmq``, which contains Apache's C++ client; tests/clients starts them.
+"""
+Small programs that use the wheel ``rocketmq``, which contains Apache's C++ client; tests/clients starts them.
 
 Every result is one JSON object per line on standard output.
 """

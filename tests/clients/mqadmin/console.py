@@ -1,4 +1,5 @@
-"""Apache's mqadmin in one long-running virtual machine, and a small busy cluster that it inspects.
+"""
+Apache's mqadmin in one long-running virtual machine, and a small busy cluster that it inspects.
 
 Starting Java costs more than most commands, so they run one after the other in the same process.
 """

@@ -1,4 +1,5 @@
-"""Java class files: replace a text constant, to direct a compiled program to another address.
+"""
+Java class files: replace a text constant, to direct a compiled program to another address.
 
 Programs that are published as jars often contain an address. Constants are in a pool at the beginning of a class file,
 each with its length, so another text can replace one while the rest of the file stays the same (JVM specification,

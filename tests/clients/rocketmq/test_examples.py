@@ -1,4 +1,5 @@
-"""RocketMQ's own example programs, as Apache publishes them, with our brokers.
+"""
+RocketMQ's own example programs, as Apache publishes them, with our brokers.
 
 Each is a class of the artifact ``rocketmq-example``, started by its ``main``. Only constants are replaced: the address,
 the names of broker and cluster, and the names of topics and groups, so that a second run finds no messages of the first.

@@ -1,4 +1,5 @@
-"""RocketMQ's own integration tests, as Apache publishes them, with our brokers.
+"""
+RocketMQ's own integration tests, as Apache publishes them, with our brokers.
 
 They are the classes ``*IT`` of the artifact ``rocketmq-test:tests``; each runs in its own JVM with
 our ``BaseConf``, which finds a running cluster instead of starting RocketMQ's brokers. A test

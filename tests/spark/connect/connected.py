@@ -1,4 +1,5 @@
-"""A Spark Connect client that uses our formats and pipelines, in its own process: a process cannot have both kinds of session.
+"""
+A Spark Connect client that uses our formats and pipelines, in its own process: a process cannot have both kinds of session.
 
 `python -m tests.spark.connect.connected SETTINGS` with {"master", "bootstrap", "topic", "target", "events", "folder"}; prints the results as JSON.
 """

@@ -1,4 +1,5 @@
-"""Places at which a process stops in order to be killed, recognised without changes to the code under test.
+"""
+Places at which a process stops in order to be killed, recognised without changes to the code under test.
 
 The present order is the file `order` in the folder of ORDERLYMQ_DEADLY: a place, how often a process passes it
 before it stops, and `stays` for a process that outlives its driver. A process that reaches the place writes its id

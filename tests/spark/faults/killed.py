@@ -1,4 +1,5 @@
-"""A driver that `kills` kills: it archives a topic, audits it as a stream, copies it and loads its rows.
+"""
+A driver that `kills` kills: it archives a topic, audits it as a stream, copies it and loads its rows.
 
 `python -m tests.spark.faults.killed SETTINGS` with {"bootstrap", "topic", "target", "loaded", "folder", "master", "closing"}. With
 `closing` it also audits the archive and the copy, and writes down the results of the audits. The places at which it may

@@ -1,4 +1,5 @@
-"""A mirror that is killed: it runs MANIFEST with few messages at a time, so that kills hit it at work.
+"""
+A mirror that is killed: it runs MANIFEST with few messages at a time, so that kills hit it at work.
 
 `python -m tests.spark.faults.mirrored MANIFEST`
 """

@@ -1,4 +1,5 @@
-"""Writers of Delta tables in an object store: they are killed at each of their requests, or lose an answer.
+"""
+Writers of Delta tables in an object store: they are killed at each of their requests, or lose an answer.
 
 A writer has its own process: deltalake holds the interpreter's lock while it waits, and the proxy runs in this process.
 The checks afterwards bypass the proxy.

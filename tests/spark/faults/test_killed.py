@@ -1,4 +1,5 @@
-"""Drivers, executors and workers are killed at critical places: archive, audit and copy are as without kills.
+"""
+Drivers, executors and workers are killed at critical places: archive, audit and copy are as without kills.
 
 Set ORDERLYMQ_KILLS to kill more often than the few times that a usual test run can afford; `kills` is the program for
 hundreds of kills, and prints a line for each.

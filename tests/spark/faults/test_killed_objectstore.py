@@ -1,4 +1,5 @@
-"""Drivers that write an archive into an object store are killed by SIGKILL at each kind of their requests.
+"""
+Drivers that write an archive into an object store are killed by SIGKILL at each kind of their requests.
 
 The proxy before the store sees a request, kills the driver with all its child processes, and then carries the request
 out or drops it. The default of eight kills (ORDERLYMQ_KILLS) is one before and one after each kind of request.

@@ -1,4 +1,5 @@
-"""The trial of one version of Spark: a small test of each feature, and whether its law held.
+"""
+The trial of one version of Spark: a small test of each feature, and whether its law held.
 
 `python -m tests.spark.versions.trial SETTINGS` with {"master", "bootstrap", "folder", "prefix", "cells"}, in the environment of
 that version; prints a line of JSON for each cell, {"name", "passed", "said"}. The master `connect` is a separate Spark Connect server.
