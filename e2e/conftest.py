@@ -160,7 +160,7 @@ def sweep(space: Space) -> None:
     )
     space.kubectl("delete", "clusters.orderlymq.io", "--all", "--timeout=60s", check=False)
     space.kubectl("delete", "pods", "--all", "--grace-period=0", "--force", check=False)
-    space.kubectl("delete", "pvc,services", "--all", "--timeout=60s", check=False)
+    space.kubectl("delete", "pvc,services,secrets", "--all", "--timeout=60s", check=False)
 
 
 @pytest.fixture

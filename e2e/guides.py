@@ -129,7 +129,9 @@ def loses(space: Space, person: Person) -> None:
     (pod,) = [each for each in manifests_of("lost-majority") if each["kind"] == "Pod"]
     text = yaml.safe_dump(pod).replace("orderlymq:dev", space.image)
     (person.folder / "examine.yaml").write_text(text)
-    person.types("howto/lost-majority", "kubectl apply", "kubectl wait pod/", "kubectl exec")
+    person.types(
+        "howto/lost-majority", "kubectl apply", "kubectl wait pod/examine", "kubectl exec examine"
+    )
 
 
 def instead(space: Space, operator: Operator, node: str) -> dict[str, str]:

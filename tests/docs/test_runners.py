@@ -83,11 +83,12 @@ def test_every_runner_and_every_block_of_the_list_exists() -> None:
     assert sorted(named) == sorted(ELSEWHERE)
 
 
-def test_every_line_that_a_scenario_types_is_on_its_page() -> None:
-    """Lines are compared by their beginnings."""
+def test_every_line_that_a_scenario_types_is_one_of_its_page() -> None:
+    """Lines are identified by their beginnings, so a beginning may not name two of them."""
     for page, begun in typed_at_kubernetes().items():
-        lines = list(commands(ROOT / page))
-        assert [each for each in begun if not any(line.startswith(each) for line in lines)] == []
+        lines = set(commands(ROOT / page))
+        named = {each: [line for line in lines if line.startswith(each)] for each in begun}
+        assert {each: found for each, found in named.items() if len(found) != 1} == {}
 
 
 def test_every_scenario_that_types_is_one_of_ci() -> None:
