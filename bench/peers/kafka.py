@@ -24,7 +24,7 @@ class Kafka(Peer):
         " one node leads all partitions; the consumers of one group, with the default session timeout of 45 s"
     )
     client = "kafka"
-    client_version = f"kafka-clients {VERSION}"
+    client_version = "kafka-clients 4.3.1"  # why not 4.4.0: bench/java/pom.xml
     extra: ClassVar[str] = ""
 
     def __init__(self, directory: Path, ports: Ports) -> None:
