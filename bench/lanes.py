@@ -325,12 +325,13 @@ def deep_backlog(bench: Bench) -> None:
     for topic, _ in (deep, passed):
         uvloop.run(_store_deep(address, topic, f"{POISON}-deep", bench.scale.deep))
     bench.admin.reset_offsets(passed[1], passed[0], "latest")
-    figures: tuple[list[tuple[float, ...]], ...] = ([], [])
+    figures: dict[tuple[str, str], list[tuple[float, ...]]] = {deep: [], passed: []}
     for number in range(_ROUNDS):
-        for which in ((0, 1), (1, 0))[number % 2]:
-            figures[which].append(_others(bench, *(deep, passed)[which]))
+        for queue in (passed, deep) if number % 2 else (deep, passed):
+            figures[queue].append(_others(bench, *queue))
     with_it, without = (
-        [statistics.median(figure) for figure in zip(*rounds, strict=True)] for rounds in figures
+        [statistics.median(figure) for figure in zip(*rounds, strict=True)]
+        for rounds in figures.values()
     )
     key = f"One key parked with {bench.scale.deep:,} messages"
     bench.row(
