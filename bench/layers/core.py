@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.broker.store.memory import MemoryStore
 
-from orderlymq_broker.core.effects import Effect, Now, Peer, Propose
+from orderlymq_broker.core.effects import Caller, Effect, Now, Propose
 from orderlymq_broker.processors.dispatch import BrokerCore
 from orderlymq_broker.settings import Address, BrokerSettings
 from orderlymq_broker.state.broker import BrokerState
@@ -30,7 +30,7 @@ COUNT = 20_480
 ROUND = 2_048
 BATCH = 64
 QUEUES = 8
-PEER = Peer(1, "127.0.0.1", 50_000)
+CALLER = Caller(1, "127.0.0.1", 50_000)
 SETTINGS = BrokerSettings(
     cluster="bench",
     group="broker-a",
@@ -143,7 +143,7 @@ def measure_sends(*, order: bool) -> Bench:
             now = bench.now()
             started = time.thread_time()
             for command in commands[start : start + BATCH]:
-                effects += bench.core.handle(command, PEER, now)
+                effects += bench.core.handle(command, CALLER, now)
             handle_s += time.thread_time() - started
             bench.settle(effects)
         rounds.append((handle_s, bench.build_s, bench.apply_s, bench.reply_s))
@@ -185,16 +185,16 @@ def measure_pulls(bench: Bench) -> None:
         commands = [pull(number, end - count, count) for number in range(COUNT)]
         started = time.thread_time()
         for command in commands:
-            bench.core.handle(command, PEER, now)
+            bench.core.handle(command, CALLER, now)
         spent = time.thread_time() - started
         print(f"pull of {count} from the tail: {spent / COUNT * 1e6:.2f} us")
     for number in range(10_000):
-        bench.core.handle(pull(number, end, 32), PEER, now)
+        bench.core.handle(pull(number, end, 32), CALLER, now)
     commands = [command for command in sends(COUNT) if command.ext["e"] != "0"]
     effects: list[Effect] = []
     started = time.thread_time()
     for command in commands[:BATCH]:
-        effects += bench.core.handle(command, PEER, now)
+        effects += bench.core.handle(command, CALLER, now)
     bench.settle(effects)
     spent = time.thread_time() - started
     print(f"send beside 10 000 held pulls: {spent / BATCH * 1e6:.2f} us in all")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from orderlymq_broker.app import EXIT_BROKEN_INVARIANT, BrokerProcess
 from orderlymq_broker.core.bodylimits import read_heartbeat
-from orderlymq_broker.core.effects import Peer
+from orderlymq_broker.core.effects import Caller
 from orderlymq_broker.server.router import Service
 from orderlymq_broker.settings import BrokerSettings
 from orderlymq_protocol.body.declaration import ModelError
@@ -34,7 +34,7 @@ class Delay:
 class _Interposed:
     """The service of a replica; its requests go through *handle* first."""
 
-    def __init__(self, service: Service, handle: Callable[[RemotingCommand, Peer], None]) -> None:
+    def __init__(self, service: Service, handle: Callable[[RemotingCommand, Caller], None]) -> None:
         self.handle = handle
         self.refusal = service.refusal
         self.may_answer = service.may_answer
@@ -68,16 +68,16 @@ class Replica(BrokerProcess):
         """Return the service that answers clients, late if a delay was set."""
         return _Interposed(super().service(), self._handle)
 
-    def _handle(self, request: RemotingCommand, peer: Peer) -> None:
+    def _handle(self, request: RemotingCommand, caller: Caller) -> None:
         self._record(request)
         delay = next((each for each in self._delays if request.code in each.codes), None)
         if delay is None:
-            self.instance.loop.handle(request, peer)
+            self.instance.loop.handle(request, caller)
             return
         delay.times -= 1
         if not delay.times:
             self._delays.remove(delay)
-        asyncio.get_running_loop().call_later(delay.wait_s, self._late, request, peer)
+        asyncio.get_running_loop().call_later(delay.wait_s, self._late, request, caller)
 
     def _record(self, request: RemotingCommand) -> None:
         match request.code:
@@ -92,6 +92,6 @@ class Replica(BrokerProcess):
             case _:
                 pass
 
-    def _late(self, request: RemotingCommand, peer: Peer) -> None:
+    def _late(self, request: RemotingCommand, caller: Caller) -> None:
         if self.serves:
-            self.instance.loop.handle(request, peer)
+            self.instance.loop.handle(request, caller)

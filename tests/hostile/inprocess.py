@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from orderlymq_broker.core.effects import Peer
+from orderlymq_broker.core.effects import Caller
 from orderlymq_broker.processors.fetch.sql import compile_sql
 from orderlymq_nameserver.kv import KvTable
 from orderlymq_nameserver.processor import NameServerCore
@@ -87,8 +87,8 @@ class _Block:
         self._world = BrokerWorld(guarded=self._guarded)
         self._shell = self._world.shell
         self._name_server = NameServerCore(KvTable(), expiry_ms=EXPIRY_MS)
-        self._peers = [Peer(100 + n, "192.0.2.77", 50_000 + n) for n in range(_CONNECTIONS)]
-        self._decoders = [answer_decoder() for _ in self._peers]
+        self._callers = [Caller(100 + n, "192.0.2.77", 50_000 + n) for n in range(_CONNECTIONS)]
+        self._decoders = [answer_decoder() for _ in self._callers]
         self._unanswered.clear()
         self._next_connection = 200
 
@@ -131,7 +131,7 @@ class _Block:
     def _to_broker(self, case: Case) -> None:
         began = time.thread_time()
         index = case.number % _CONNECTIONS
-        peer = self._peers[index]
+        caller = self._callers[index]
         try:
             commands = self._decoders[index].receive_data(case.frame)
         except FrameError as error:
@@ -143,7 +143,7 @@ class _Block:
             self._hang_up(index)
         shell = self._shell
         for command in commands:
-            shell.run(shell.core.handle(command, peer, shell.now))
+            shell.run(shell.core.handle(command, caller, shell.now))
         self._note_slow("a request takes too long", began)
         if self._settles_each or case.number % _SHARED == 0:
             began = time.thread_time()
@@ -159,8 +159,8 @@ class _Block:
             self._check_answer(send.command)
         shell.sent.clear()
         for close in shell.closed:
-            for index, peer in enumerate(self._peers):
-                if peer.connection == close.connection:
+            for index, caller in enumerate(self._callers):
+                if caller.connection == close.connection:
                     self._hang_up(index)
         shell.closed.clear()
 
@@ -179,10 +179,10 @@ class _Block:
             self._owner.reached.add((case.server, case.code))
 
     def _hang_up(self, index: int) -> None:
-        peer = self._peers[index]
+        caller = self._callers[index]
         shell = self._shell
-        shell.run(shell.core.connection_closed(peer.connection))
-        self._peers[index] = Peer(self._next_connection, peer.host, peer.port)
+        shell.run(shell.core.connection_closed(caller.connection))
+        self._callers[index] = Caller(self._next_connection, caller.host, caller.port)
         self._decoders[index] = answer_decoder()
         self._next_connection += 1
         lost = [o for o, case in self._unanswered.items() if case.number % _CONNECTIONS == index]

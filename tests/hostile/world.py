@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from orderlymq_broker.core.effects import Peer
+from orderlymq_broker.core.effects import Caller
 from orderlymq_broker.settings import AccessSettings
 from orderlymq_broker.state.admin.accessrecords import AccountSet
 from orderlymq_protocol.frame.command import RemotingCommand
@@ -43,11 +43,11 @@ class BrokerWorld:
             send(shell, TOPICS[0], b"paid", f"KEYS\x01k{number}\x02TAGS\x01paid", e=number % QUEUES)
         pull(shell, group=GROUPS[0])
 
-    def ask(self, command: RemotingCommand, peer: Peer = ALICE) -> RemotingCommand | None:
+    def ask(self, command: RemotingCommand, caller: Caller = ALICE) -> RemotingCommand | None:
         """Handle a request, let everything that it proposes be applied, and return the answer."""
         shell = self.shell
         shell.sent.clear()
-        shell.run(shell.core.handle(command, peer, shell.now))
+        shell.run(shell.core.handle(command, caller, shell.now))
         shell.settle()
         for each in shell.sent:
             if each.command.is_response and each.command.opaque == command.opaque:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from orderlymq_broker.core.effects import Peer
+from orderlymq_broker.core.effects import Caller
 from orderlymq_broker.processors.admin.access import signature
 from orderlymq_broker.settings import AccessSettings
 from orderlymq_broker.state.admin.accessrecords import AccountSet
@@ -21,7 +21,7 @@ from tests.broker.processors.requests import (
     send,
 )
 
-THIEF = Peer(7, "198.51.100.66", 50_666)
+THIEF = Caller(7, "198.51.100.66", 50_666)
 IN_USE = 20516
 VICTIM = "192.0.2.1@4711#1"
 

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from orderlymq_broker.core.effects import Peer, Propose
+from orderlymq_broker.core.effects import Caller, Propose
 from orderlymq_broker.processors.admin.access import signature
 from orderlymq_broker.settings import AccessSettings, AddressQuotas, BrokerSettings
 from orderlymq_broker.state.admin.accessrecords import AccountSet, Quota
@@ -25,7 +25,7 @@ def test_a_stranger_at_one_address_gets_its_share_and_no_more() -> None:
     served = 0
 
     for number in range(1_000):
-        stranger = Peer(1_000 + number, "2001:db8::" + format(number + 1, "x"), 40_000)
+        stranger = Caller(1_000 + number, "2001:db8::" + format(number + 1, "x"), 40_000)
         ext, body = send_ext("orders"), b"paid"
         code = (310, 34, 11, 29, 20500)[number % 5]
         if code == 34:
@@ -76,7 +76,7 @@ class Limited(SimulatedGroup):
         return msgspec.structs.replace(super().settings(node), **self._changes)
 
 
-def judged(leader: Replica, code: int, ext: dict[str, str], peer: Peer) -> int:
+def judged(leader: Replica, code: int, ext: dict[str, str], peer: Caller) -> int:
     """Return the code with which a leader refuses a request that its core does not answer; 0 if it does not refuse."""
     refusal = leader.loop.refusal(request(code, ext), peer)
     return 0 if refusal is None else refusal.code
@@ -91,10 +91,10 @@ def test_what_the_core_does_not_answer_counts_as_well(code: int) -> None:
     codes = [judged(leader, code, {}, ALICE) for _ in range(20)]
 
     assert codes == [0] * 10 + [BUSY] * 10
-    assert judged(leader, code, {}, Peer(77, ALICE.host, 40_077)) == BUSY
+    assert judged(leader, code, {}, Caller(77, ALICE.host, 40_077)) == BUSY
     assert leader.core.context.counters["quota_refusals"] == 11
     leader.loop.connection_closed(ALICE.connection)
-    assert judged(leader, code, {}, Peer(78, "192.0.2.78", 40_078)) == 0
+    assert judged(leader, code, {}, Caller(78, "192.0.2.78", 40_078)) == 0
 
 
 def test_an_account_asks_for_no_status_beyond_its_quota() -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple, TypeAlias
 
-from orderlymq_broker.core.effects import Effect, Now, Peer, Send
+from orderlymq_broker.core.effects import Caller, Effect, Now, Send
 from orderlymq_broker.core.quotas import Owner, owner_of
 from orderlymq_broker.core.requestcontext import Context, RequestRefused
 from orderlymq_broker.core.uncommitted import count_down
@@ -43,7 +43,7 @@ TOOLS: Final = Share("tools", 4_096, 1_024, 64)
 # A client gets a reply within milliseconds, and may wait for many. 2 KiB each, without the reply itself.
 REPLIES: Final = Share("replies", 8_192, 2_048, 1_024)
 # The asker of the broker's own questions.
-NOBODY: Final = Peer(0, "", 0)
+NOBODY: Final = Caller(0, "", 0)
 
 
 class Silence(Enum):
@@ -93,7 +93,7 @@ class ClientCalls:
         deadline_ms: int,
         answered: Answered,
         *,
-        asker: Peer,
+        asker: Caller,
         share: Share = TOOLS,
     ) -> Send:
         """Return the effect that sends *command*; *answered* is called once, with the outcome.
@@ -133,7 +133,7 @@ class ClientCalls:
         asked: Iterable[tuple[int, RemotingCommand, Answered]],
         deadline_ms: int,
         *,
-        asker: Peer,
+        asker: Caller,
     ) -> list[Send]:
         """Ask several clients as `ask` does, or none of them.
 
@@ -151,9 +151,9 @@ class ClientCalls:
 
         return sends
 
-    def replied(self, response: RemotingCommand, peer: Peer) -> list[Effect]:
+    def replied(self, response: RemotingCommand, caller: Caller) -> list[Effect]:
         """Process an answer; an answer without an open question is dropped."""
-        return self._end([(peer.connection, response.opaque)], response)
+        return self._end([(caller.connection, response.opaque)], response)
 
     def tick(self, now: Now) -> list[Effect]:
         """End the questions whose deadline has passed."""

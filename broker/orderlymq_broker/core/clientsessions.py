@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from orderlymq_broker.core.effects import Now, Peer
+from orderlymq_broker.core.effects import Caller, Now
 from orderlymq_broker.core.quotas import owner_of
 from orderlymq_broker.state.sharedroom import SharedRoom
 from orderlymq_protocol.body.clients import ConsumerData
@@ -57,7 +57,7 @@ class Session:
         seen_ms: monotonic time of the last request that named a client.
     """
 
-    peer: Peer
+    caller: Caller
     client_ids: dict[str, str] = field(default_factory=dict)
     heartbeat: bytes = b""
     heartbeat_client: str = ""
@@ -112,7 +112,7 @@ class Sessions:
         # Connections of clients whose heartbeats say that they produce, by producer group.
         self._producers: dict[str, set[int]] = {}
         # The senders of half messages, by producer group and connection, and the groups by connection.
-        self._senders: dict[str, dict[int, Peer]] = {}
+        self._senders: dict[str, dict[int, Caller]] = {}
         self._sent_for: dict[int, set[str]] = {}
         # Connections that consume but have sent no heartbeat yet, by group, and the groups by connection.
         self._unnamed: dict[str, set[int]] = {}
@@ -131,22 +131,22 @@ class Sessions:
         """Note that a request has come over a connection."""
         self._open.add(connection)
 
-    def identify(self, peer: Peer, client_id: str) -> Session:
-        """Note that *client_id* is behind the connection of *peer*; ``processors/groups/clientids.py`` has checked that.
+    def identify(self, caller: Caller, client_id: str) -> Session:
+        """Note that *client_id* is behind the connection of *caller*; ``processors/groups/clientids.py`` has checked that.
 
         Raises:
             TooManyClients: the connection has named many other clients already.
         """
-        session = self._connections.get(peer.connection)
+        session = self._connections.get(caller.connection)
         if session is None:
-            session = self._connections[peer.connection] = Session(peer)
+            session = self._connections[caller.connection] = Session(caller)
         if client_id not in session.client_ids:
             if len(session.client_ids) >= CLIENTS_MAX:
                 raise TooManyClients(
                     f"{CLIENTS_MAX} clients use this connection already; open another one"
                 )
-            self._clients.setdefault(client_id, set()).add(peer.connection)
-        session.client_ids[client_id] = peer.account
+            self._clients.setdefault(client_id, set()).add(caller.connection)
+        session.client_ids[client_id] = caller.account
 
         return session
 
@@ -167,14 +167,14 @@ class Sessions:
 
         return session
 
-    def check_said(self, peer: Peer, client_id: str, size: int) -> None:
+    def check_said(self, caller: Caller, client_id: str, size: int) -> None:
         """Check that a client's heartbeat may have *size* bytes; a heartbeat not larger than the last one always may.
 
         Raises:
             TooMuchSaid: the heartbeats of its connection would be too large together, or those of its account
                 or address would be, given those of all others.
         """
-        session = self._connections.get(peer.connection)
+        session = self._connections.get(caller.connection)
         said = {} if session is None else session.said
         before = said.get(client_id, 0)
         grows, grows_large = size - before, _large_part(size) - _large_part(before)
@@ -185,7 +185,7 @@ class Sessions:
                 f"the heartbeats of one connection may have {SAID_OF_CONNECTION_MAX} bytes in "
                 "total: divide the clients over several connections"
             )
-        owner = owner_of(peer if session is None else session.peer)
+        owner = owner_of(caller if session is None else session.caller)
         if not self.said.has_room(owner, grows) or (
             grows_large > 0 and not self.said_large.has_room(owner, grows_large)
         ):
@@ -204,7 +204,7 @@ class Sessions:
 
     def _note_said(self, session: Session, client_id: str, size: int) -> None:
         # All heartbeats of one connection count for the account of its first request.
-        before, owner = session.said.pop(client_id, 0), owner_of(session.peer)
+        before, owner = session.said.pop(client_id, 0), owner_of(session.caller)
         self.said.take(owner, size - before)
         self.said_large.take(owner, _large_part(size) - _large_part(before))
         if size:
@@ -237,7 +237,7 @@ class Sessions:
 
     def take_producers(self, session: Session, client_id: str, groups: set[str]) -> None:
         """Store the groups for which a client produces over a connection."""
-        connection, said = session.peer.connection, session.producer_groups
+        connection, said = session.caller.connection, session.producer_groups
         former = said.pop(client_id, set())
         if groups:
             said[client_id] = groups
@@ -256,14 +256,14 @@ class Sessions:
             for client_id in sorted(each for each, groups in said.items() if group in groups):
                 yield client_id, session
 
-    def produced(self, group: str, peer: Peer) -> None:
+    def produced(self, group: str, caller: Caller) -> None:
         """Note that a connection belongs to a producer of *group*, unless it is closed."""
-        if peer.connection not in self._open:
+        if caller.connection not in self._open:
             return
-        groups = self._sent_for.setdefault(peer.connection, set())
+        groups = self._sent_for.setdefault(caller.connection, set())
         if len(groups) < SENT_FOR_MAX:
             groups.add(group)
-            self._senders.setdefault(group, {})[peer.connection] = peer
+            self._senders.setdefault(group, {})[caller.connection] = caller
 
     def retire(self, group: str, connection: int) -> None:
         """Note that a connection no longer belongs to a producer of *group*."""
@@ -309,17 +309,17 @@ class Sessions:
     def producer_connection(self, client_id: str) -> int | None:
         """Return the newest connection over which a client produces, None if there is none."""
         sessions = self.of_client(client_id)
-        found = (s.peer.connection for s in sessions if s.producer_groups.get(client_id))
+        found = (s.caller.connection for s in sessions if s.producer_groups.get(client_id))
 
         return max(found, default=None)
 
-    def claimed_producers(self, groups: Set[str]) -> dict[str, list[Peer]]:
+    def claimed_producers(self, groups: Set[str]) -> dict[str, list[Caller]]:
         """Return the clients whose heartbeats name these producer groups, once for each account that they signed with."""
-        found: dict[str, list[Peer]] = {}
+        found: dict[str, list[Caller]] = {}
         for group in groups & self._producers.keys():
             sessions = [self._connections[number] for number in sorted(self._producers[group])]
             found[group] = [
-                msgspec.structs.replace(session.peer, account=account)
+                msgspec.structs.replace(session.caller, account=account)
                 for session in sessions
                 for account in sorted(
                     {
@@ -332,7 +332,7 @@ class Sessions:
 
         return found
 
-    def senders(self, group: str) -> list[Peer]:
+    def senders(self, group: str) -> list[Caller]:
         """Return the senders of half messages of a group, ordered by connection."""
         senders = self._senders.get(group, {})
 

@@ -39,7 +39,7 @@ class Now(msgspec.Struct, frozen=True, gc=False):
         return wall_ms > self.wall_ms + CLOCK_STEP_MS
 
 
-class Peer(msgspec.Struct, frozen=True, gc=False):
+class Caller(msgspec.Struct, frozen=True, gc=False):
     """The source of a request: its connection and account.
 
     Attributes:

@@ -13,7 +13,7 @@ its /64, because one machine can use all of it.
 from typing import Final, NamedTuple, TypeAlias
 
 from orderlymq_broker.core.bodylimits import MESSAGE_CODES
-from orderlymq_broker.core.effects import Now, Peer
+from orderlymq_broker.core.effects import Caller, Now
 from orderlymq_broker.state.admin.accessrecords import Quota
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand
@@ -155,32 +155,32 @@ class Quotas:
         self._idle: dict[_Key, None] = {}
         self.refused: dict[tuple[str, str], int] = {}
 
-    def of_address(self, request: RemotingCommand, peer: Peer, now: Now) -> str:
+    def of_address(self, request: RemotingCommand, caller: Caller, now: Now) -> str:
         """Count a request for its address; return the refusal, empty if it is admitted."""
         if not self._limits_addresses:
             return ""
-        network = network_of(peer.host)
+        network = network_of(caller.host)
 
-        return self._admit(_ADDRESS, network, self._address_quota, request, peer, now)
+        return self._admit(_ADDRESS, network, self._address_quota, request, caller, now)
 
-    def of_account(self, quota: Quota, request: RemotingCommand, peer: Peer, now: Now) -> str:
-        """Count a request for the account of *peer*, which has *quota*; return as `of_address`."""
-        key = (_ACCOUNT.name, peer.account)
+    def of_account(self, quota: Quota, request: RemotingCommand, caller: Caller, now: Now) -> str:
+        """Count a request for the account of *caller*, which has *quota*; return as `of_address`."""
+        key = (_ACCOUNT.name, caller.account)
         if quota == _UNLIMITED:
             if key in self._uses:
                 self._forget(key)
             return ""
 
-        return self._admit(_ACCOUNT, peer.account, quota, request, peer, now)
+        return self._admit(_ACCOUNT, caller.account, quota, request, caller, now)
 
     def admits(self, connection: int) -> bool:
         """Return whether *connection* was admitted under its address's limit of connections."""
         return not self._address_quota.connections or connection in self._of_connection
 
-    def handed_out(self, peer: Peer, size: int) -> None:
-        """Count bytes of messages that are sent to *peer*."""
-        for key in self._of_connection.get(peer.connection, ()):
-            if key[0] == _ACCOUNT.name and key[1] != peer.account:
+    def handed_out(self, caller: Caller, size: int) -> None:
+        """Count bytes of messages that are sent to *caller*."""
+        for key in self._of_connection.get(caller.connection, ()):
+            if key[0] == _ACCOUNT.name and key[1] != caller.account:
                 continue
             bucket = self._uses[key].byte_bucket
             if bucket is not None:
@@ -204,19 +204,25 @@ class Quotas:
     # -- parts -------------------------------------------------------------------------------------
 
     def _admit(
-        self, kind: _Kind, name: str, quota: Quota, request: RemotingCommand, peer: Peer, now: Now
+        self,
+        kind: _Kind,
+        name: str,
+        quota: Quota,
+        request: RemotingCommand,
+        caller: Caller,
+        now: Now,
     ) -> str:
         key = (kind.name, name)
         use = self._uses.get(key)
         if use is None:
             use = self._uses[key] = _Use()
         use.limit(quota, now.monotonic_ms)
-        if peer.connection not in use.connections:
+        if caller.connection not in use.connections:
             if 0 < quota.connections <= len(use.connections):
                 text = f"already has {counted(len(use.connections), 'connection')}; close some"
                 return self._refuse(kind, name, "connections", quota.connections, text)
-            use.connections.add(peer.connection)
-            self._of_connection.setdefault(peer.connection, set()).add(key)
+            use.connections.add(caller.connection)
+            self._of_connection.setdefault(caller.connection, set()).add(key)
             self._idle.pop(key, None)
         empty = use.empty(request.code in LOAD, now.monotonic_ms)
         if empty is not None:
@@ -244,9 +250,9 @@ class Quotas:
                 del self._of_connection[connection]
 
 
-def owner_of(peer: Peer) -> Owner:
+def owner_of(caller: Caller) -> Owner:
     """Return the account of a sender, or its network if it has none, for limits that all senders share."""
-    return peer.account, "" if peer.account else network_of(peer.host)
+    return caller.account, "" if caller.account else network_of(caller.host)
 
 
 def size_of(request: RemotingCommand) -> int:

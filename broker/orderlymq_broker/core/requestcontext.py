@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
 from orderlymq_broker.core.clientsessions import Session, Sessions
-from orderlymq_broker.core.effects import Close, Effect, Now, Peer, Refusal, Send
+from orderlymq_broker.core.effects import Caller, Close, Effect, Now, Refusal, Send
 from orderlymq_broker.core.entrybuilder import EntryBuilder
 from orderlymq_broker.core.listings import Listings
 from orderlymq_broker.core.livesettings import effective
@@ -48,7 +48,7 @@ _UNREAD_BY_GO: Final = frozenset(
 # RocketMQ 5.0.0 reads codes correctly, but has the version number of its preview, which does not.
 _MISREADING_VERSION_MAX: Final = 413
 
-Handler: TypeAlias = Callable[[RemotingCommand, Peer, Now], list[Effect]]
+Handler: TypeAlias = Callable[[RemotingCommand, Caller, Now], list[Effect]]
 
 
 class RequestRefused(Exception):  # noqa: N818 - not an error of ours: the answer to give
@@ -121,7 +121,7 @@ class Context:
         self.got: defaultdict[tuple[str, str], tuple[int, int]] = defaultdict(lambda: (0, 0))
         # How many messages consumer groups have sent back, by topic and group.
         self.sent_back: Counter[tuple[str, str]] = Counter()
-        self.duplicate_clients: dict[str, tuple[Peer, Peer]] = {}
+        self.duplicate_clients: dict[str, tuple[Caller, Caller]] = {}
         self.unparked_groups: set[str] = set()
         self.disk_ratio = 0.0
         self.disk_full = False
@@ -144,26 +144,26 @@ class Context:
         """Recompute the settings from the manifest and administrators' changes; called when a change is applied."""
         self.settings = effective(self.manifest, self.state.overrides.values)
 
-    def handed_out(self, peer: Peer, topic: str, group: str, messages: int, size: int) -> None:
+    def handed_out(self, caller: Caller, topic: str, group: str, messages: int, size: int) -> None:
         """Count an answer of *size* bytes with messages for a consumer group."""
         self.counters["messages_out"] += messages
         self.counters["bytes_out"] += size
         answers, total = self.got[topic, group]
         self.got[topic, group] = answers + 1, total + size
-        self.quotas.handed_out(peer, size)
+        self.quotas.handed_out(caller, size)
 
     def message_id(self, physical: int) -> str:
         """Return the offset id of the message at *physical*; clients use it to view the message at our address."""
         return f"{self.message_id_prefix}{physical:016X}"
 
-    def address_for(self, peer: Peer) -> str:
-        """Return the address of this broker group for an answer; a peer of another network gets only the group's name.
+    def address_for(self, caller: Caller) -> str:
+        """Return the address of this broker group for an answer; a caller from another network gets only the group's name.
 
-        The name server of the peer's listener maps that name to an address (ADR 25).
+        The name server of the caller's listener maps that name to an address (ADR 25).
         """
-        return self.settings.group if peer.listener else str(self.settings.address)
+        return self.settings.group if caller.listener else str(self.settings.address)
 
-    def note_duplicate(self, client_id: str, older: Peer, newer: Peer) -> None:
+    def note_duplicate(self, client_id: str, older: Caller, newer: Caller) -> None:
         """Note that a client id is used over two connections; only a person can find out why."""
         self.counters["duplicate_clients"] += 1
         self.duplicate_clients[client_id] = (older, newer)
@@ -175,15 +175,15 @@ class Context:
         self._opaque = (self._opaque + 1) & 0x7FFFFFFF
         return self._opaque
 
-    def note_consumer(self, group: str, peer: Peer) -> Session | None:
+    def note_consumer(self, group: str, caller: Caller) -> Session | None:
         """Note that a connection consumes for a consumer group, unless it said so in a heartbeat; return its session.
 
         For pulls: RocketMQ's consumers pull from a new leader immediately, but send a heartbeat up to half a
         minute later. A group without members is read only by tools.
         """
-        session = self.sessions.get(peer.connection)
+        session = self.sessions.get(caller.connection)
         if (session is None or not session.heartbeat) and self.state.members.of_group(group):
-            self.sessions.consumed(group, peer.connection)
+            self.sessions.consumed(group, caller.connection)
 
         return session
 
@@ -202,7 +202,7 @@ def check_name(check: Callable[[str], None], name: str) -> None:
 
 def answer(
     request: RemotingCommand,
-    peer: Peer,
+    caller: Caller,
     code: int = 0,
     *,
     ext: dict[str, str] | None = None,
@@ -215,7 +215,7 @@ def answer(
     if code and reads_no_code(request):
         return []
     if code and is_misread(request, code):
-        return [Close(peer.connection, remark or f"request {request.code} failed")]
+        return [Close(caller.connection, remark or f"request {request.code} failed")]
     # Built here instead of with `request.reply`, which copies the ext once more.
     command = RemotingCommand(
         code,
@@ -229,7 +229,7 @@ def answer(
         request.serialize_type,
     )
 
-    return [Send(peer.connection, command)]
+    return [Send(caller.connection, command)]
 
 
 def is_misread(request: RemotingCommand, code: int) -> bool:
@@ -279,7 +279,7 @@ def unanswered(request: RemotingCommand, *fields: str) -> RemotingCommand:
 
 def answer_lost(
     request: RemotingCommand,
-    peer: Peer,
+    caller: Caller,
     refusal: Refusal | None,
     remark: str,
     code: int = ResponseCode.SYSTEM_ERROR,
@@ -288,4 +288,4 @@ def answer_lost(
     if refusal is not None:
         code, remark = refusal.code, refusal.remark
 
-    return answer(request, peer, code, remark=remark)
+    return answer(request, caller, code, remark=remark)

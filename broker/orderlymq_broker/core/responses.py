@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from itertools import islice
 from typing import Final
 
-from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
+from orderlymq_broker.core.effects import Caller, Effect, Now, Propose, Refusal
 from orderlymq_broker.core.entrybuilder import cut
 from orderlymq_broker.core.listings import Pieces
 from orderlymq_broker.core.quotas import owner_of
@@ -47,7 +47,7 @@ NAMES_SHOWN: Final = 8
 def answer_list(
     context: Context,
     request: RemotingCommand,
-    peer: Peer,
+    caller: Caller,
     pieces: Pieces,
     *,
     then: Callable[[bytes], list[Effect]] | None = None,
@@ -57,15 +57,15 @@ def answer_list(
 
     def written(body: bytes | Refusal) -> list[Effect]:
         if isinstance(body, Refusal):
-            return answer(kept, peer, body.code, remark=body.remark)
-        return answer(kept, peer, body=body) if then is None else then(body)
+            return answer(kept, caller, body.code, remark=body.remark)
+        return answer(kept, caller, body=body) if then is None else then(body)
 
-    return context.listings.write(pieces, written, owner_of(peer), peer.connection)
+    return context.listings.write(pieces, written, owner_of(caller), caller.connection)
 
 
 def answer_when_applied(
     request: RemotingCommand,
-    peer: Peer,
+    caller: Caller,
     records: Sequence[Record],
     *,
     then: Callable[[Sequence[Outcome], Now], list[Effect]] | None = None,
@@ -98,8 +98,8 @@ def answer_when_applied(
             return then(outcomes, now)
         refused = next((each for each in outcomes if isinstance(each, Refused)), None)
         if refused is not None:
-            return answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=refused.reason)
-        return answer(request, peer)
+            return answer(request, caller, ResponseCode.SYSTEM_ERROR, remark=refused.reason)
+        return answer(request, caller)
 
     def lost(refusal: Refusal | None) -> list[Effect]:
         nonlocal left
@@ -107,7 +107,7 @@ def answer_when_applied(
             return []  # an earlier part was lost, and that was answered
         left = -len(pieces)
         ended()
-        return answer_lost(request, peer, refusal, LOST_IN_PARTS if in_parts else LOST, lost_code)
+        return answer_lost(request, caller, refusal, LOST_IN_PARTS if in_parts else LOST, lost_code)
 
     return [Propose(piece, applied, lost) for piece in pieces]
 
@@ -116,7 +116,7 @@ def change(
     context: Context,
     records: Sequence[Record],
     request: RemotingCommand,
-    peer: Peer,
+    caller: Caller,
     *,
     done: Callable[[Now], list[Effect]] | None = None,
     ended: Callable[[], None] = lambda: None,
@@ -136,11 +136,11 @@ def change(
             made = [each.name for each in changes if each.changed]
             more = f"; changed by this request: {', '.join(made[:NAMES_SHOWN])}" if made else ""
             more += f" and {len(made) - NAMES_SHOWN} more" if len(made) > NAMES_SHOWN else ""
-            return answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=refused.reason + more)
+            return answer(request, caller, ResponseCode.SYSTEM_ERROR, remark=refused.reason + more)
         context.counters["administrative_changes"] += 1
-        return answer(request, peer) if done is None else done(now)
+        return answer(request, caller) if done is None else done(now)
 
-    return answer_when_applied(request, peer, records, then=then, ended=ended, in_parts=in_parts)
+    return answer_when_applied(request, caller, records, then=then, ended=ended, in_parts=in_parts)
 
 
 def check_unchanging(context: Context, kind: str, names: Sequence[str]) -> None:
@@ -190,13 +190,13 @@ def raise_unknown_group(context: Context, group: str) -> None:
 def leader_only(context: Context, handler: Handler) -> Handler:
     """Wrap *handler*: the leader runs it, other replicas refuse and name the leader's address."""
 
-    def handle(request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def handle(request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         if not context.leading:
-            address = context.address_for(peer)
+            address = context.address_for(caller)
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
                 NOT_LEADER.format(group=context.settings.group, address=address),
             )
-        return handler(request, peer, now)
+        return handler(request, caller, now)
 
     return handle

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias, TypeVar
 
-from orderlymq_broker.core.effects import Effect, Peer
+from orderlymq_broker.core.effects import Caller, Effect
 from orderlymq_broker.state.records import Append, Refused
 from orderlymq_broker.state.send.duplicates import DedupWindow
 from orderlymq_broker.state.topics.topics import Topic
@@ -67,7 +67,7 @@ class Waiter(NamedTuple):
     """A request that waits for topics or groups that it needs; *creations* counts how often it has."""
 
     request: RemotingCommand
-    peer: Peer
+    caller: Caller
     creations: int
 
 
@@ -100,7 +100,7 @@ class LeaderView:
         self.answering: deque[tuple[int, Callable[[], list[Effect]]]] = deque()
         self.creating: dict[Creation, deque[Waiter]] = {}
         self.creating_bytes = 0
-        self.ending: dict[int, list[tuple[RemotingCommand, Peer]]] = {}
+        self.ending: dict[int, list[tuple[RemotingCommand, Caller]]] = {}
         self.handing_on: set[int] = set()
         self.fencing: set[str] = set()
         self.fetching: set[tuple[str, str]] = set()

@@ -43,7 +43,7 @@ class Creations:
         held = request.memory_bytes()
         room = self._context.settings.raft.uncommitted_size_max - view.creating_bytes
         if view.creating and held > room:
-            return answer(request, waiter.peer, ResponseCode.SYSTEM_BUSY, remark=BUSY)
+            return answer(request, waiter.caller, ResponseCode.SYSTEM_BUSY, remark=BUSY)
         view.creating_bytes += held
         waiting = view.creating.get(names)
         if waiting is not None:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from orderlymq_broker.core.brokertoclient import ClientCalls
 from orderlymq_broker.core.capacity import set_disk
-from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
+from orderlymq_broker.core.effects import Caller, Effect, Now, Propose, Refusal
 from orderlymq_broker.core.operators import check_token, note_token
 from orderlymq_broker.core.requestcontext import (
     Context,
@@ -212,15 +212,15 @@ class BrokerCore:
         """The request codes that are served, sorted."""
         return sorted(self._handlers)
 
-    def handle(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def handle(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve one request, or take a client's answer to a request of the broker."""
         if request.flag & FLAG_RESPONSE:
-            return self.calls.replied(request, peer)
+            return self.calls.replied(request, caller)
         handler = self._handlers.get(request.code)
         if handler is None:
             return answer(
                 request,
-                peer,
+                caller,
                 ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
                 remark=remark_of(request.code),
             )
@@ -228,15 +228,15 @@ class BrokerCore:
             handler = self._follower_handlers.get(request.code)
             if handler is None:
                 # Permissions are not checked: the accounts that this replica knows may be old, or not loaded yet.
-                return self._refuse_as_follower(request, peer)
+                return self._refuse_as_follower(request, caller)
 
-        return self._run(handler, request, peer, now)
+        return self._run(handler, request, caller, now)
 
     def _run(
         self,
         handler: Handler,
         request: RemotingCommand,
-        peer: Peer,
+        caller: Caller,
         now: Now,
         *,
         creations: int = 0,
@@ -245,29 +245,29 @@ class BrokerCore:
         """Return the effects of *handler*. A handler that *refuses* needs no permission, no token and no time."""
         try:
             if refuses:
-                return handler(request, peer, now)
+                return handler(request, caller, now)
             if creations == 0:
-                peer = self.admit(request, peer, now)
+                caller = self.admit(request, caller, now)
             elif is_of_operator(request):
                 # A newer operator may have taken over while the topic or group was created.
                 check_token(self.context, request.ext, now)
-            effects = handler(request, peer, now)
+            effects = handler(request, caller, now)
             return [*self.note_operator(request), *effects] if is_of_operator(request) else effects
         except RequestRefused as refused:
-            return answer(request, peer, refused.code, ext=refused.ext, remark=refused.remark)
+            return answer(request, caller, refused.code, ext=refused.ext, remark=refused.remark)
         except CreateFirst as first:
             if creations == CREATIONS_MAX:
                 remark = "a topic or group of the request was deleted meanwhile; try again"
-                return answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=remark)
+                return answer(request, caller, ResponseCode.SYSTEM_ERROR, remark=remark)
             # Do not keep the exception: the waiter would hold it, and it holds the waiter and each frame that it passed.
-            waiter = Waiter(request, peer, creations + 1)
+            waiter = Waiter(request, caller, creations + 1)
             return self._creations.wait(first.names, first.records, waiter)
         except RecordError as illegal:
-            return answer(request, peer, ResponseCode.MESSAGE_ILLEGAL, remark=str(illegal))
+            return answer(request, caller, ResponseCode.MESSAGE_ILLEGAL, remark=str(illegal))
         except (HeaderError, ModelError, JsonError) as unreadable:
-            return answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=str(unreadable))
+            return answer(request, caller, ResponseCode.SYSTEM_ERROR, remark=str(unreadable))
 
-    def admit(self, request: RemotingCommand, peer: Peer, now: Now) -> Peer:
+    def admit(self, request: RemotingCommand, caller: Caller, now: Now) -> Caller:
         """Count a request and return the sender with its account; the operator's own account has no quota.
 
         Requests that ``server/router.py`` passes to others to answer are counted here as well.
@@ -277,41 +277,43 @@ class BrokerCore:
                 request is from an operator that another operator has replaced.
         """
         quotas = self.context.quotas
-        refusal = quotas.of_address(request, peer, now)
+        refusal = quotas.of_address(request, caller, now)
         if not refusal:
-            peer = self.access.admit(request, peer, now)
-            account = self.context.state.access.accounts.get(peer.account) if peer.account else None
+            caller = self.access.admit(request, caller, now)
+            account = (
+                self.context.state.access.accounts.get(caller.account) if caller.account else None
+            )
             if account is not None:
-                refusal = quotas.of_account(account.quota, request, peer, now)
+                refusal = quotas.of_account(account.quota, request, caller, now)
         if refusal:
             self.context.counters["quota_refusals"] += 1
             raise RequestRefused(ResponseCode.SYSTEM_BUSY, refusal)
         if is_of_operator(request):
             check_token(self.context, request.ext, now)
-        self.context.sessions.opened(peer.connection)
-        return peer
+        self.context.sessions.opened(caller.connection)
+        return caller
 
     def note_operator(self, request: RemotingCommand) -> list[Effect]:
         """Return the effects that make an operator known to all replicas if the admitted request is from a new one."""
         return note_token(self.context, request.ext) if is_of_operator(request) else []
 
     def _serve(self, waiter: Waiter, now: Now) -> list[Effect]:
-        request, peer, creations = waiter
+        request, caller, creations = waiter
         if not self.context.leading:
-            return self.handle(request, peer, now)
-        return self._run(self._handlers[request.code], request, peer, now, creations=creations)
+            return self.handle(request, caller, now)
+        return self._run(self._handlers[request.code], request, caller, now, creations=creations)
 
     def _refuse(self, waiter: Waiter, refusal: Refusal | None) -> list[Effect]:
-        request, peer, _ = waiter
+        request, caller, _ = waiter
         if refusal is not None:
-            return answer(request, peer, refusal.code, remark=refusal.remark)
-        return self._refuse_as_follower(request, peer)
+            return answer(request, caller, refusal.code, remark=refusal.remark)
+        return self._refuse_as_follower(request, caller)
 
-    def _refuse_as_follower(self, request: RemotingCommand, peer: Peer) -> list[Effect]:
+    def _refuse_as_follower(self, request: RemotingCommand, caller: Caller) -> list[Effect]:
         refusal = self._refusals.get(request.code, self._other_refusal)
         handler = self._follower_handlers.get(request.code, refusal)
 
-        return self._run(handler, request, peer, Now(0, 0), creations=CREATIONS_MAX, refuses=True)
+        return self._run(handler, request, caller, Now(0, 0), creations=CREATIONS_MAX, refuses=True)
 
     # -- leadership --------------------------------------------------------------------------------
 
@@ -513,7 +515,7 @@ class BrokerCore:
         ]
 
     def is_client(self, connection: int) -> bool:
-        """Return whether a request of *connection* was served, so that its peer is no longer a stranger.
+        """Return whether a request of *connection* was served, so that its caller is no longer a stranger.
 
         A replica that does not lead checks neither signatures nor quotas of forwarded requests, so these do not count.
         """
@@ -559,12 +561,12 @@ class BrokerCore:
     def _may_read(self, asked: RemotingCommand, row: Mapping[str, Any]) -> bool:
         return self.access.may_read(asked, group=row.get("group", ""), topic=row.get("topic", ""))
 
-    def _answer_status(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def _answer_status(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         body = {**self.context.replication, **self.group_status(request)}
 
-        return answer(request, peer, body=fastjson.dumps(body))
+        return answer(request, caller, body=fastjson.dumps(body))
 
-    def _release(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def _release(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 20511 according to the group's mode; a key that was held while it consumed by queue is released first."""
         ext, state = request.ext, self.context.state
         if "key" not in ext:
@@ -573,9 +575,9 @@ class BrokerCore:
         group, key = ext.get("consumerGroup", ""), (ext.get("topic"), ext.get("key"))
         is_held = any((each.topic, each.key) == key for each in state.parked.of_group(group))
         if state.is_by_key(group) and not is_held:
-            return self.lanes.overview.release(request, peer, now)
+            return self.lanes.overview.release(request, caller, now)
 
-        return self.parked_keys.release(request, peer, now)
+        return self.parked_keys.release(request, caller, now)
 
     def clients_of(self, connection: int) -> list[str]:
         """Return the client ids that have identified themselves over a connection, sorted."""

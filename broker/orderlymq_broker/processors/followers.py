@@ -7,7 +7,7 @@ which they understand correctly. A Java consumer stops consuming every queue tha
 LOCK (41), so LOCK is refused; a Go consumer stops in either case.
 """
 
-from orderlymq_broker.core.effects import Close, Effect, Now, Peer
+from orderlymq_broker.core.effects import Caller, Close, Effect, Now
 from orderlymq_broker.core.requestcontext import Context, Handler, answer
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
@@ -32,24 +32,24 @@ class Followers:
             RequestCode.UNLOCK_BATCH_MQ: self.accept,
         }
 
-    def refuse(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def refuse(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Answer 1: the client sends its request again later, here or to another replica."""
-        return answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=self._remark())
+        return answer(request, caller, ResponseCode.SYSTEM_ERROR, remark=self._remark())
 
-    def refuse_send(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def refuse_send(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Answer 14: the message is not stored and never will be."""
-        return answer(request, peer, ResponseCode.SERVICE_NOT_AVAILABLE, remark=self._remark())
+        return answer(request, caller, ResponseCode.SERVICE_NOT_AVAILABLE, remark=self._remark())
 
-    def refuse_pull(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def refuse_pull(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Answer 1 if another replica leads; otherwise close, so that the client looks for another address."""
         if self._context.leader_known:
-            return self.refuse(request, peer, now)
+            return self.refuse(request, caller, now)
 
-        return [Close(peer.connection, "a pull while the group has no leader")]
+        return [Close(caller.connection, "a pull while the group has no leader")]
 
-    def accept(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def accept(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Answer success: locks that this replica does not release end with their lease."""
-        return answer(request, peer)
+        return answer(request, caller)
 
     def _remark(self) -> str:
         group = self._context.settings.group

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final, assert_never
 
-from orderlymq_broker.core.effects import Close, Effect, Later, Now, Peer, Propose, Send
+from orderlymq_broker.core.effects import Caller, Close, Effect, Later, Now, Propose, Send
 from orderlymq_broker.core.requestcontext import RequestRefused
 from orderlymq_broker.replication.diskstall import STALL_ELECTIONS, WriteWatch
 from orderlymq_broker.replication.interfaces import LoopFigures, LoopLimits, LoopPorts, ReplicaParts
@@ -107,14 +107,14 @@ class ReplicationLoop:
         """Ignore everything from now on."""
         self._stopped = True
 
-    def handle(self, request: RemotingCommand, peer: Peer) -> None:
+    def handle(self, request: RemotingCommand, caller: Caller) -> None:
         """Let the core handle a request and perform its effects."""
-        self.decide(lambda: self._core.handle(request, peer, self._ports.clock.now()))
+        self.decide(lambda: self._core.handle(request, caller, self._ports.clock.now()))
 
-    def refusal(self, request: RemotingCommand, peer: Peer) -> RemotingCommand | None:
+    def refusal(self, request: RemotingCommand, caller: Caller) -> RemotingCommand | None:
         """Return the refusal of a request that its sender may not make, None if it may."""
         try:
-            self._core.admit(request, peer, self._ports.clock.now())
+            self._core.admit(request, caller, self._ports.clock.now())
         except RequestRefused as refused:
             return request.reply(refused.code, ext=refused.ext, remark=refused.remark)
         self.submit(self._core.note_operator(request))

@@ -18,7 +18,7 @@ from enum import Enum
 from typing import Final, Protocol
 
 from orderlymq_broker.core.bodylimits import excess
-from orderlymq_broker.core.effects import Peer
+from orderlymq_broker.core.effects import Caller
 from orderlymq_broker.core.requestcontext import is_misread, reads_no_code
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
@@ -74,13 +74,13 @@ class Line(Protocol):
 class Service(Protocol):
     """The service that answers requests here."""
 
-    def handle(self, request: RemotingCommand, peer: Peer) -> None:
+    def handle(self, request: RemotingCommand, caller: Caller) -> None:
         """Answer *request*, now or later."""
 
     def may_answer(self) -> bool:
         """Return whether an answer given now is certainly valid."""
 
-    def refusal(self, request: RemotingCommand, peer: Peer) -> RemotingCommand | None:
+    def refusal(self, request: RemotingCommand, caller: Caller) -> RemotingCommand | None:
         """Return the refusal of a request that its sender may not make, or None if it may."""
 
     def request_confirmation(self) -> int:
@@ -409,17 +409,17 @@ class Router:
         # Earlier requests of this line may have been dropped when it was closed; this one must not overtake them.
         if line.is_closing or _refused(line, command):
             return
-        peer = Peer(line.id, line.peer[0], line.peer[1], listener=line.listener)
+        caller = Caller(line.id, line.peer[0], line.peer[1], listener=line.listener)
         intercept = self._intercepts.get(command.code)
         if intercept is not None and not command.is_response:
-            refusal = self.service.refusal(command, peer)
+            refusal = self.service.refusal(command, caller)
             if refusal is None:
                 intercept(line, command)
             else:
                 _answer(line, refusal, command)
             return
         try:
-            self.service.handle(command, peer)
+            self.service.handle(command, caller)
         except Exception as error:
             _log.exception("request %d of %s:%d failed", command.code, *line.peer)
             _answer(line, failure_reply(command, error), command)

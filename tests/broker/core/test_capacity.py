@@ -59,7 +59,7 @@ def test_an_offset_that_is_committed_again_and_again_is_proposed_once(busy: Shel
 
 def test_a_member_that_is_silent_leaves_once(busy: Shell) -> None:
     """Law: a silent member is removed once; while its removal is not committed, no second one is proposed."""
-    heartbeat(busy, "bob", peer=BOB)
+    heartbeat(busy, "bob", caller=BOB)
     pass_time(busy, 10 * busy.settings.timers.client_expiry_ms)
 
     left = Counter(type(each).__name__ for one in busy.pending for each in one.records)

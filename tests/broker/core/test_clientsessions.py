@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orderlymq_broker.core.clientsessions import Sessions
-from orderlymq_broker.core.effects import Peer
+from orderlymq_broker.core.effects import Caller
 
 _GROUPS = st.sets(st.sampled_from("ab"))
 _STEPS = st.lists(
@@ -37,7 +37,7 @@ def test_producers_are_those_that_the_last_heartbeats_name(
     for step, connection, client_id, groups in steps:
         session = sessions.get(connection)
         if step == "beat":
-            session = sessions.identify(Peer(connection, "192.0.2.1", connection), client_id)
+            session = sessions.identify(Caller(connection, "192.0.2.1", connection), client_id)
             sessions.take_producers(session, client_id, set(groups))
             twin[connection, client_id] = groups
         elif step == "close":
@@ -49,10 +49,12 @@ def test_producers_are_those_that_the_last_heartbeats_name(
 
         for group in "ab":
             expected = [place for place in sorted(twin) if group in twin[place]]
-            found = [(each.peer.connection, name) for name, each in sessions.producers(group)]
+            found = [(each.caller.connection, name) for name, each in sessions.producers(group)]
             assert found == expected
             claimed = sessions.claimed_producers({group}).get(group, [])
-            assert [peer.connection for peer in claimed] == sorted({place[0] for place in expected})
+            assert [caller.connection for caller in claimed] == sorted(
+                {place[0] for place in expected}
+            )
 
 
 def test_connections_of_other_groups_are_not_looked_at() -> None:
@@ -61,7 +63,7 @@ def test_connections_of_other_groups_are_not_looked_at() -> None:
     """
     sessions = Sessions()
     for number, group in enumerate("aab", 1):
-        session = sessions.identify(Peer(number, "192.0.2.1", number, f"account{number}"), "x")
+        session = sessions.identify(Caller(number, "192.0.2.1", number, f"account{number}"), "x")
         sessions.take_producers(session, "x", {group})
     for number in (1, 2):
         other = sessions.get(number)
@@ -69,6 +71,6 @@ def test_connections_of_other_groups_are_not_looked_at() -> None:
         other.producer_groups = _Unread(other.producer_groups)
 
     assert sessions.claimed_producers({"b", "c"}) == {
-        "b": [Peer(3, "192.0.2.1", 3, "account3")],
+        "b": [Caller(3, "192.0.2.1", 3, "account3")],
     }
     assert [client_id for client_id, _ in sessions.producers("b")] == ["x"]

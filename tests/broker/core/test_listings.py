@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from orderlymq_broker.core import listings
-from orderlymq_broker.core.effects import Effect, Later, Now, Peer, Propose, Refusal
+from orderlymq_broker.core.effects import Caller, Effect, Later, Now, Propose, Refusal
 from orderlymq_broker.core.listings import (
     BODY_SIZE_MAX,
     SHORT_WORK_MAX,
@@ -90,7 +90,7 @@ def test_long_lists_are_written_in_steps_and_whole() -> None:
         (20501, {}, "locks"),
         (43, {}, "offsetTable"),
     ):
-        opaque = shell.submit(code, ext, peer=TOOL)
+        opaque = shell.submit(code, ext, caller=TOOL)
         is_later = bool(shell.later)
         shell.settle()
         reply = shell.reply_to(opaque)
@@ -111,7 +111,7 @@ def test_accounts_are_listed_in_steps_and_whole() -> None:
         some = names[begin : begin + 100]
         create(shell, *(AccountSet(each, "secret", topic_perms=rights) for each in some))
 
-    opaque = shell.submit(52, {"orderlymq": "true"}, peer=TOOL)
+    opaque = shell.submit(52, {"orderlymq": "true"}, caller=TOOL)
     is_later = bool(shell.later)
     shell.run([Propose([AccountDeleted(names[-1])])])
     shell.turn()
@@ -133,11 +133,14 @@ def test_a_look_at_everything_is_work_too(
     shell = busy(3)
     for number in range(3):
         heartbeat(
-            shell, f"c{number}", group=f"g{number}", peer=Peer(100 + number, "192.0.2.9", number)
+            shell,
+            f"c{number}",
+            group=f"g{number}",
+            caller=Caller(100 + number, "192.0.2.9", number),
         )
     monkeypatch.setattr(listings, "STEP_WORK_MAX", 4)
 
-    opaque = shell.submit(code, ext, peer=TOOL)
+    opaque = shell.submit(code, ext, caller=TOOL)
     assert shell.reply_to(opaque) is None
     assert shell.later
     shell.settle()
@@ -152,7 +155,7 @@ def test_a_short_list_is_answered_immediately() -> None:
     shell = busy(2)
 
     for code, ext in ((21, {}), (43, {}), (201, {}), (208, PROGRESS), (317, {"isOrder": "false"})):
-        opaque = shell.submit(code, ext, peer=TOOL)
+        opaque = shell.submit(code, ext, caller=TOOL)
         assert shell.reply_to(opaque) is not None
         assert not shell.later
 
@@ -160,10 +163,10 @@ def test_a_short_list_is_answered_immediately() -> None:
 def test_a_short_list_waits_for_no_long_one() -> None:
     """Law: short lists are answered while a long one is being written, and are not refused because of it."""
     shell = busy(STEP_WORK_MAX // 8 + 10)
-    long = shell.submit(317, {"isOrder": "false"}, peer=TOOL)
+    long = shell.submit(317, {"isOrder": "false"}, caller=TOOL)
     assert shell.later
 
-    short = [shell.submit(208, PROGRESS, peer=TOOL) for _ in range(2 * WAITING_MAX)]
+    short = [shell.submit(208, PROGRESS, caller=TOOL) for _ in range(2 * WAITING_MAX)]
 
     replies = [shell.reply_to(each) for each in short]
     assert [reply.code for reply in replies if reply is not None] == [0] * len(short)
@@ -239,10 +242,10 @@ def test_a_list_that_nobody_waits_for_is_not_written() -> None:
 def test_who_asks_for_everything_and_goes_costs_nobody_a_wait() -> None:
     """Law: the waiting lists of a client that has gone free their places, so that others do not wait for minutes."""
     shell = busy(STEP_WORK_MAX // 8 + 10)
-    gone = [shell.submit(317, {"isOrder": "false"}, peer=TOOL) for _ in range(2 * WAITING_MAX)]
+    gone = [shell.submit(317, {"isOrder": "false"}, caller=TOOL) for _ in range(2 * WAITING_MAX)]
     shell.run(shell.core.connection_closed(TOOL.connection))
 
-    asked = shell.submit(317, {"isOrder": "false"}, peer=ALICE)
+    asked = shell.submit(317, {"isOrder": "false"}, caller=ALICE)
     turns = 0
     while shell.reply_to(asked) is None and turns < WAITING_MAX:
         shell.go_on()
@@ -278,7 +281,7 @@ def test_who_asks_for_a_list_that_fits_no_frame_learns_so() -> None:
     for number in range(BODY_SIZE_MAX // (1 << 20) + 1):
         create(shell, GroupSet(f"group-{number}", on_dead_letter="x" * (1 << 20)))
 
-    reply = shell.call(201, peer=TOOL)
+    reply = shell.call(201, caller=TOOL)
 
     assert reply.code == ResponseCode.SYSTEM_ERROR
     assert reply.remark is not None
@@ -308,8 +311,8 @@ def test_lists_of_clients_are_written_in_steps_and_whole() -> None:
     shell = Shell().lead()
     create(shell, GroupSet("billing"))
     for number in range(count):
-        peer = Peer(100 + number, "192.0.2.7", 1_024 + number)
-        shell.submit(34, {}, heartbeat_body(f"client-{number:05}", topics=()), peer=peer)
+        caller = Caller(100 + number, "192.0.2.7", 1_024 + number)
+        shell.submit(34, {}, heartbeat_body(f"client-{number:05}", topics=()), caller=caller)
         if number % 500 == 0:
             shell.settle()
     shell.settle()
@@ -317,7 +320,7 @@ def test_lists_of_clients_are_written_in_steps_and_whole() -> None:
 
     for code in (203, 204, 328):
         ext = {"consumerGroup": "billing", "producerGroup": "CLIENT_INNER_PRODUCER"}
-        opaque = shell.submit(code, ext, peer=TOOL)
+        opaque = shell.submit(code, ext, caller=TOOL)
         assert shell.later
         shell.settle()
         reply = shell.reply_to(opaque)
@@ -347,10 +350,10 @@ def test_the_empty_list_is_one() -> None:
     assert heard.texts == [b'{"rows":{}}', b'{"a":1,"rows":{}}', b'{"rows":[]}']
     shell = Shell().lead()
     assert (
-        fastjson.loads(shell.call(317, {"isOrder": "false"}, peer=TOOL).body)["consumeStatsList"]
+        fastjson.loads(shell.call(317, {"isOrder": "false"}, caller=TOOL).body)["consumeStatsList"]
         == []
     )
-    assert fastjson.loads(shell.call(208, PROGRESS, peer=TOOL).body) == {
+    assert fastjson.loads(shell.call(208, PROGRESS, caller=TOOL).body) == {
         "offsetTable": {},
         "consumeTps": 0.0,
     }
@@ -366,7 +369,7 @@ def test_the_queues_of_one_large_topic_are_written_in_several_turns(
     create(admin, OffsetsReset((Commit("billing", "orders", count - 1, 0),)))
     asked = {"topic": "orders", "consumerGroup": "billing", "isOrder": "false"}
 
-    opaque = admin.submit(code, asked, peer=TOOL)
+    opaque = admin.submit(code, asked, caller=TOOL)
     turns = 0
     while admin.later:
         assert admin.reply_to(opaque) is None

@@ -242,7 +242,9 @@ def test_offsets_of_a_large_topic_are_set_entry_by_entry(admin: AdminShell) -> N
     heartbeat(admin, "alice")
 
     opaque = admin.submit(
-        222, {"topic": "orders", "group": "billing", "timestamp": "0", "isForce": "true"}, peer=TOOL
+        222,
+        {"topic": "orders", "group": "billing", "timestamp": "0", "isForce": "true"},
+        caller=TOOL,
     )
     while not admin.pending:
         admin.go_on()

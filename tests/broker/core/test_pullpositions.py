@@ -69,7 +69,7 @@ def test_a_group_that_has_pulled_nothing_has_nothing_in_flight(admin: AdminShell
     create(admin, GroupSet("billing"))
     for _ in range(3):
         send(admin)
-    assert admin.call(15, commit_ext(3), peer=TOOL).code == 0
+    assert admin.call(15, commit_ext(3), caller=TOOL).code == 0
 
     assert offsets(admin) == (3, 3, 3)
 
@@ -80,7 +80,7 @@ def test_what_a_tool_reads_is_not_in_flight(admin: AdminShell) -> None:
     create(admin, GroupSet("billing"))
     send(admin)
 
-    assert pull(admin, peer=TOOL).code == 0
+    assert pull(admin, caller=TOOL).code == 0
 
     assert offsets(admin) == (1, 0, 0)
 

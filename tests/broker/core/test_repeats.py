@@ -30,8 +30,8 @@ def calls_for_a_repeat(count: int) -> int:
     shell = Shell().lead()
     create(shell, ORDERED)
     opaques = []
-    for peer in (ALICE, BOB):
-        opaques.append(shell.submit(320, AS_BATCH, many(count), peer=peer))
+    for caller in (ALICE, BOB):
+        opaques.append(shell.submit(320, AS_BATCH, many(count), caller=caller))
         while shell.later:
             shell.go_on()
     calls = 0

@@ -30,7 +30,7 @@ class AdminShell(Shell):
             name: str(value).lower() if isinstance(value, bool) else str(value)
             for name, value in ext.items()
         }
-        return self.call(code, texts, body, peer=TOOL)
+        return self.call(code, texts, body, caller=TOOL)
 
     def read(self, code: int, body: bytes = b"", **ext: Any) -> Any:
         """Return the decoded body of an answer, which must be a success."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from orderlymq_broker.core.effects import Close, Effect, Later, Now, Peer, Propose, Send
+from orderlymq_broker.core.effects import Caller, Close, Effect, Later, Now, Propose, Send
 from orderlymq_broker.processors.dispatch import BrokerCore
 from orderlymq_broker.settings import Address, BrokerSettings
 from orderlymq_broker.state.broker import BrokerState
@@ -30,9 +30,9 @@ from tests.broker.store.memory import MemoryStore
 START_MS = 1_700_000_000_000
 DAY_MS = 86_400_000
 
-ALICE = Peer(1, "192.0.2.1", 40_001)
-BOB = Peer(2, "192.0.2.2", 40_002)
-TOOL = Peer(9, "192.0.2.9", 40_009)
+ALICE = Caller(1, "192.0.2.1", 40_001)
+BOB = Caller(2, "192.0.2.2", 40_002)
+TOOL = Caller(9, "192.0.2.9", 40_009)
 
 
 def settings(**changes: Any) -> BrokerSettings:
@@ -155,7 +155,7 @@ class Shell:
         ext: dict[str, str] | None = None,
         body: bytes = b"",
         *,
-        peer: Peer = ALICE,
+        caller: Caller = ALICE,
         version: int = 409,
         oneway: bool = False,
     ) -> int:
@@ -169,7 +169,7 @@ class Shell:
             body,
             version=version,
         )
-        self.run(self.core.handle(command, peer, self.now))
+        self.run(self.core.handle(command, caller, self.now))
         return self._opaque
 
     def ask(
@@ -178,12 +178,12 @@ class Shell:
         ext: dict[str, str] | None = None,
         body: bytes = b"",
         *,
-        peer: Peer = ALICE,
+        caller: Caller = ALICE,
         version: int = 409,
         oneway: bool = False,
     ) -> RemotingCommand | None:
         """Hand a request to the core, let it settle, and return its reply if there is one."""
-        opaque = self.submit(code, ext, body, peer=peer, version=version, oneway=oneway)
+        opaque = self.submit(code, ext, body, caller=caller, version=version, oneway=oneway)
         self.settle()
         return self.reply_to(opaque)
 

@@ -67,9 +67,9 @@ def producer_body(client: str, group: str = GROUP) -> bytes:
     return fastjson.dumps(body)
 
 
-def join(shell: Shell, *, client: str = "c1", peer: Any = ALICE, group: str = GROUP) -> None:
+def join(shell: Shell, *, client: str = "c1", caller: Any = ALICE, group: str = GROUP) -> None:
     """Send the heartbeat of a producer."""
-    assert shell.call(34, {}, producer_body(client, group), peer=peer).code == 0
+    assert shell.call(34, {}, producer_body(client, group), caller=caller).code == 0
 
 
 def stored_at(shell: Shell, *physical: int) -> list[StoredMessage]:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from orderlymq_broker.core.effects import Peer, Propose
+from orderlymq_broker.core.effects import Caller, Propose
 from orderlymq_broker.state.records import Record
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.frame.command import RemotingCommand
@@ -49,11 +49,11 @@ def send(
     body: bytes = b"paid",
     props: str = "",
     *,
-    peer: Peer = ALICE,
+    caller: Caller = ALICE,
     version: int = 409,
     **letters: Any,
 ) -> RemotingCommand:
-    return shell.call(310, send_ext(topic, props, **letters), body, peer=peer, version=version)
+    return shell.call(310, send_ext(topic, props, **letters), body, caller=caller, version=version)
 
 
 def pull_ext(
@@ -79,8 +79,8 @@ def pull_ext(
     return ext
 
 
-def pull(shell: Shell, *, peer: Peer = ALICE, code: int = 11, **fields: Any) -> RemotingCommand:
-    return shell.call(code, pull_ext(**fields), peer=peer)
+def pull(shell: Shell, *, caller: Caller = ALICE, code: int = 11, **fields: Any) -> RemotingCommand:
+    return shell.call(code, pull_ext(**fields), caller=caller)
 
 
 def bodies(reply: RemotingCommand) -> list[bytes]:
@@ -129,8 +129,8 @@ def heartbeat_body(
     )
 
 
-def heartbeat(shell: Shell, client: str, *, peer: Peer = ALICE, **more: Any) -> RemotingCommand:
-    return shell.call(34, {}, heartbeat_body(client, **more), peer=peer)
+def heartbeat(shell: Shell, client: str, *, caller: Caller = ALICE, **more: Any) -> RemotingCommand:
+    return shell.call(34, {}, heartbeat_body(client, **more), caller=caller)
 
 
 def lock_body(
@@ -152,10 +152,10 @@ def lock_body(
 
 
 def lock(
-    shell: Shell, client: str, *queues: int, peer: Peer = ALICE, **more: Any
+    shell: Shell, client: str, *queues: int, caller: Caller = ALICE, **more: Any
 ) -> dict[int, int]:
     """Ask for locks; return the granted epochs by queue."""
-    reply = shell.call(41, {}, lock_body(client, *queues, **more), peer=peer)
+    reply = shell.call(41, {}, lock_body(client, *queues, **more), caller=caller)
     body = fastjson.loads(reply.body)
     return {
         queue["queueId"]: epoch
@@ -163,8 +163,8 @@ def lock(
     }
 
 
-def unlock(shell: Shell, client: str, *queues: int, peer: Peer = ALICE, **more: Any) -> None:
-    assert shell.call(42, {}, lock_body(client, *queues, **more), peer=peer).code == 0
+def unlock(shell: Shell, client: str, *queues: int, caller: Caller = ALICE, **more: Any) -> None:
+    assert shell.call(42, {}, lock_body(client, *queues, **more), caller=caller).code == 0
 
 
 def commit_ext(

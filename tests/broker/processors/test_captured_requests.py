@@ -2,7 +2,7 @@
 
 import pytest
 
-from orderlymq_broker.core.effects import Peer
+from orderlymq_broker.core.effects import Caller
 from orderlymq_protocol.frame.codec import FrameDecoder
 from orderlymq_protocol.header.catalogue import REQUEST_HEADERS
 from tests.broker.processors.driver import ALICE, Shell
@@ -61,7 +61,7 @@ def test_no_answer_to_a_further_listener_has_the_inner_address(leads: bool) -> N
     shell = Shell().lead()
     if not leads:
         shell.follow()
-    outside = Peer(1, ALICE.host, ALICE.port, listener="outside")
+    outside = Caller(1, ALICE.host, ALICE.port, listener="outside")
     inner = str(shell.settings.address.host)
 
     for number, frame in enumerate(captured()):

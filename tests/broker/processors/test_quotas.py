@@ -2,7 +2,7 @@
 
 import pytest
 
-from orderlymq_broker.core.effects import Peer
+from orderlymq_broker.core.effects import Caller
 from orderlymq_broker.processors.admin.access import signature
 from orderlymq_broker.settings import AccessSettings, AddressQuotas
 from orderlymq_broker.state.admin.accessrecords import AccountSet, Quota
@@ -23,7 +23,7 @@ from tests.broker.processors.requests import (
 OPERATOR = ("operator", "operators")
 BUSY = 2
 # Another connection from the same address.
-ALICE_AGAIN = Peer(99, ALICE.host, 40_099)
+ALICE_AGAIN = Caller(99, ALICE.host, 40_099)
 
 
 def limited(**quotas: int) -> Shell:
@@ -74,7 +74,7 @@ def test_a_connection_beyond_those_of_its_address_is_no_client() -> None:
     """
     shell = limited(connections=1)
 
-    codes = [send(shell, peer=each).code for each in (ALICE, ALICE_AGAIN)]
+    codes = [send(shell, caller=each).code for each in (ALICE, ALICE_AGAIN)]
 
     assert codes == [0, BUSY]
     assert [shell.core.is_client(each.connection) for each in (ALICE, ALICE_AGAIN)] == [True, False]
@@ -94,7 +94,7 @@ def test_an_address_over_its_quota_learns_which_and_what_to_do() -> None:
         "the quota requestsPerSecond (5) of address 192.0.2.1 is used up; send less, try again in 1 ms, "
         "or raise spec.addressQuotas of the Cluster"
     )
-    assert send(shell, peer=BOB).code == 0
+    assert send(shell, caller=BOB).code == 0
     shell.pass_time(1_000)
     assert [send(shell).code for _ in range(6)] == [0] * 5 + [BUSY]
     assert shell.core.context.counters["quota_refusals"] == 4
@@ -117,8 +117,8 @@ def test_an_account_has_its_quota_over_all_its_connections() -> None:
     shell = guarded(Quota(requests_per_s=4))
 
     codes = [
-        ask(shell, ("shop-a", "secret-a"), 310, send_ext("orders"), b"paid", peer=peer).code
-        for peer in (ALICE, BOB) * 3
+        ask(shell, ("shop-a", "secret-a"), 310, send_ext("orders"), b"paid", caller=caller).code
+        for caller in (ALICE, BOB) * 3
     ]
 
     assert codes == [0] * 4 + [BUSY] * 2
@@ -170,7 +170,7 @@ def test_a_limit_that_is_none_is_refused(text: str) -> None:
 
 def test_messages_that_are_fetched_count() -> None:
     shell = limited(bytes_per_s=2_000)
-    send(shell, body=b"x" * 5_000, peer=BOB)
+    send(shell, body=b"x" * 5_000, caller=BOB)
 
     assert pull(shell).code == 0
     assert pull(shell).code == BUSY
@@ -197,7 +197,7 @@ def test_messages_that_are_fetched_count() -> None:
 def test_messages_that_are_looked_up_count(code: int, ext: dict[str, str]) -> None:
     """Law: looked-up messages count for the quota, because one query may return 8 MiB."""
     shell = limited(bytes_per_s=2_000)
-    send(shell, body=b"x" * 5_000, props=properties(KEYS="k"), peer=BOB)
+    send(shell, body=b"x" * 5_000, props=properties(KEYS="k"), caller=BOB)
 
     codes = [shell.call(code, ext).code for _ in range(2)]
     shell.pass_time(5_000)
@@ -210,12 +210,12 @@ def test_a_connection_beyond_the_quota_is_served_when_another_one_closes() -> No
     shell = limited(connections=1)
     second = ALICE.__class__(21, ALICE.host, 50_021)
     assert send(shell).code == 0
-    refused = send(shell, peer=second)
+    refused = send(shell, caller=second)
 
     shell.run(shell.core.connection_closed(ALICE.connection))
 
     assert (refused.code, "close some" in (refused.remark or "")) == (BUSY, True)
-    assert send(shell, peer=second).code == 0
+    assert send(shell, caller=second).code == 0
 
 
 def test_a_quota_never_answers_where_a_consumer_begins() -> None:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from orderlymq_broker.core.effects import Peer
+from orderlymq_broker.core.effects import Caller
 from orderlymq_broker.replication.transport.frames import FrameKind, FrameReader
 from orderlymq_broker.server.forwarder import Inbox, Outbox
 from orderlymq_broker.server.leadership import Leadership
@@ -55,7 +55,7 @@ class RouterOf:
         self.asked = self.confirmed = self.sent = 0
         self.holds: set[int] = set()
         self.refused: set[int] = set()
-        self.handled: list[tuple[int, Peer]] = []
+        self.handled: list[tuple[int, Caller]] = []
         self.executed: list[int] = []
         self.on_handle: Callable[[], None] = lambda: None
         self.gone: list[int] = []
@@ -75,15 +75,15 @@ class RouterOf:
 
     # Service
 
-    def handle(self, request: RemotingCommand, peer: Peer) -> None:
-        self.handled.append((request.code, peer))
+    def handle(self, request: RemotingCommand, caller: Caller) -> None:
+        self.handled.append((request.code, caller))
         self.executed.append(request.opaque)
         self.on_handle()
         if request.code not in self.holds and not request.is_oneway:
-            self.clients.send(peer.connection, request.reply(remark=f"node {self.node}"))
+            self.clients.send(caller.connection, request.reply(remark=f"node {self.node}"))
 
-    def refusal(self, request: RemotingCommand, peer: Peer) -> RemotingCommand | None:
-        return request.reply(1, remark="no right") if peer.connection in self.refused else None
+    def refusal(self, request: RemotingCommand, caller: Caller) -> RemotingCommand | None:
+        return request.reply(1, remark="no right") if caller.connection in self.refused else None
 
     def may_answer(self) -> bool:
         return self.leadership.serving and self.certain

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
 
-from orderlymq_broker.core.effects import Now, Peer
+from orderlymq_broker.core.effects import Caller, Now
 from orderlymq_broker.processors.dispatch import BrokerCore
 from orderlymq_broker.replication.groupclock import GroupClock
 from orderlymq_broker.replication.interfaces import LoopLimits, LoopPorts, ReplicaParts
@@ -524,15 +524,15 @@ class Replica(ServerProcess):
 
     # -- the router's Service
 
-    def handle(self, request: RemotingCommand, peer: Peer) -> None:
+    def handle(self, request: RemotingCommand, caller: Caller) -> None:
         """Let the core handle a request."""
         try:
-            self.loop.handle(request, peer)
+            self.loop.handle(request, caller)
         except Exception as error:
             text = f"{self.name}, request {request.code}: {type(error).__name__}: {error}"
             self.world.laws.broken("crash", text, error)
 
-    def refusal(self, request: RemotingCommand, peer: Peer) -> RemotingCommand | None:
+    def refusal(self, request: RemotingCommand, caller: Caller) -> RemotingCommand | None:
         """Allow every request: access control is off."""
         return None
 

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import Final, NoReturn
 
 from orderlymq_broker.core.bodylimits import read_heartbeat
-from orderlymq_broker.core.effects import Now, Peer
+from orderlymq_broker.core.effects import Caller, Now
 from orderlymq_broker.core.requestcontext import Context, RequestRefused
 from orderlymq_broker.processors.admin.addresses import AddressPatternError, address_matcher
 from orderlymq_broker.processors.admin.rotation import valid_secrets
@@ -183,8 +183,8 @@ class AccessControl:
         context = self._context
         self._guard = ReplayGuard(f"{context.settings.group}/{context.term}/{wall_ms}")
 
-    def admit(self, request: RemotingCommand, peer: Peer, now: Now) -> Peer:
-        """Return the peer with the account of its request, or refuse the request.
+    def admit(self, request: RemotingCommand, caller: Caller, now: Now) -> Caller:
+        """Return the caller with the account of its request, or refuse the request.
 
         Raises:
             RequestRefused: access is denied; it has RocketMQ's code and a remark that names the reason.
@@ -196,41 +196,41 @@ class AccessControl:
             or (not self.enabled and self._operator is not None and _shows_accounts(request))
         )
         if not self.enabled and not needs_proof:
-            return peer
+            return caller
         try:
             judge = self._check_proof if needs_proof else self._judge
-            account = judge(request, peer, now)
+            account = judge(request, caller, now)
         except RequestRefused:
             self._context.counters["access_denied"] += 1
             raise
         except (ModelError, JsonError) as unreadable:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(unreadable)) from unreadable
-        self.admitted.add(peer.connection)
+        self.admitted.add(caller.connection)
 
         if not self.enabled:
-            return peer
-        return Peer(peer.connection, peer.host, peer.port, account, peer.listener)
+            return caller
+        return Caller(caller.connection, caller.host, caller.port, account, caller.listener)
 
-    def may_publish(self, peer: Peer, topic: str) -> bool:
-        """Return whether a peer that was admitted earlier may write to a topic now."""
+    def may_publish(self, caller: Caller, topic: str) -> bool:
+        """Return whether a caller that was admitted earlier may write to a topic now."""
         if not self.enabled:
             return True
-        if not peer.account:
-            return self._is_white(peer)
-        account = self._account(peer.account)
+        if not caller.account:
+            return self._is_white(caller)
+        account = self._account(caller.account)
 
         return account is not None and (account.admin or not _lack(account, _topic(topic, PUB)))
 
-    def check_publish(self, peer: Peer, topic: str) -> None:
-        """Refuse a message to *topic* if the peer may write only traces there, unless the message is a trace.
+    def check_publish(self, caller: Caller, topic: str) -> None:
+        """Refuse a message to *topic* if the caller may write only traces there, unless the message is a trace.
 
         Raises:
             RequestRefused: its account has no permission for the topic.
         """
-        if not self.may_publish(peer, topic):
+        if not self.may_publish(caller, topic):
             self._context.counters["access_denied"] += 1
             _deny(
-                f"No permission for topic-{topic}; accessKey={peer.account} may write only traces "
+                f"No permission for topic-{topic}; accessKey={caller.account} may write only traces "
                 "there, without a delay and without a transaction"
             )
 
@@ -246,7 +246,7 @@ class AccessControl:
         """Remove a connection."""
         self.admitted.discard(connection)
 
-    def _check_proof(self, request: RemotingCommand, peer: Peer, now: Now) -> str:
+    def _check_proof(self, request: RemotingCommand, caller: Caller, now: Now) -> str:
         """Check the administrator's signature of version 2; return the access key."""
         if not self._context.leading:
             # Only the leader knows which signatures were used already.
@@ -265,12 +265,12 @@ class AccessControl:
         account = self._account(access_key)
         if account is None:
             _deny(f"No acl config for {access_key}; ask an administrator for an account")
-        self._check_size(request, peer, now)
+        self._check_size(request, caller, now)
         secrets = valid_secrets(account, now.wall_ms)
         try:
             stamp = verified(request, [secret.encode() for secret in secrets])
         except SignatureRefused as refused:
-            self._count_wrong(request, peer, now)
+            self._count_wrong(request, caller, now)
             raise self._signature_refusal(str(refused)) from refused
         # Check this before the guard remembers the signature: only administrators may use the memory that all share.
         # Check it for every code: an account that may commit offsets must not decide which operator is valid.
@@ -289,19 +289,19 @@ class AccessControl:
             ResponseCode.SYSTEM_ERROR, EXCEPTION + text, {SERVER: self._guard.mark}
         )
 
-    def _check_size(self, request: RemotingCommand, peer: Peer, now: Now) -> None:
-        """Refuse a request that is too large for a stranger. A peer that has shown a valid signature is no stranger."""
-        if peer.connection not in self.admitted:
-            self._wrong.check(request, peer, now.monotonic_ms)
+    def _check_size(self, request: RemotingCommand, caller: Caller, now: Now) -> None:
+        """Refuse a request that is too large for a stranger. A caller that has shown a valid signature is no stranger."""
+        if caller.connection not in self.admitted:
+            self._wrong.check(request, caller, now.monotonic_ms)
 
-    def _count_wrong(self, request: RemotingCommand, peer: Peer, now: Now) -> None:
+    def _count_wrong(self, request: RemotingCommand, caller: Caller, now: Now) -> None:
         """Count a wrong signature; a large request with one makes its connection a stranger again."""
-        if self._wrong.count(request, peer, now.monotonic_ms):
-            self.admitted.discard(peer.connection)
+        if self._wrong.count(request, caller, now.monotonic_ms):
+            self.admitted.discard(caller.connection)
 
-    def _judge(self, request: RemotingCommand, peer: Peer, now: Now) -> str:
+    def _judge(self, request: RemotingCommand, caller: Caller, now: Now) -> str:
         """Check RocketMQ's signature and the account's permissions; return the access key, empty if none is needed."""
-        if self._is_white(peer):
+        if self._is_white(caller):
             return ""
         access_key = request.ext.get(ACCESS_KEY, "")
         if not access_key:
@@ -309,11 +309,11 @@ class AccessControl:
         account = self._account(access_key)
         if account is None:
             _deny(f"No acl config for {access_key}; ask an administrator for an account")
-        is_near = account.white_address and _is_at(peer, account.white_address)
+        is_near = account.white_address and _is_at(caller, account.white_address)
         if not is_near:
-            self._check_size(request, peer, now)
+            self._check_size(request, caller, now)
         if not is_near and not self._is_signed_by(account, request, now.wall_ms):
-            self._count_wrong(request, peer, now)
+            self._count_wrong(request, caller, now)
             _deny(f"Check signature failed for accessKey={access_key}; its secret is different")
         self._check_permissions(request, account)
 
@@ -330,9 +330,11 @@ class AccessControl:
 
         return False
 
-    def _is_white(self, peer: Peer) -> bool:
-        """Return whether a peer is at an address that needs no account."""
-        return any(_is_at(peer, pattern) for pattern in self._context.state.access.white_addresses)
+    def _is_white(self, caller: Caller) -> bool:
+        """Return whether a caller is at an address that needs no account."""
+        return any(
+            _is_at(caller, pattern) for pattern in self._context.state.access.white_addresses
+        )
 
     def _account(self, access_key: str) -> AccountSet | None:
         if self._operator is not None and access_key == self._operator.access_key:
@@ -530,18 +532,18 @@ def _shows_accounts(request: RemotingCommand) -> bool:
     return request.code == RequestCode.GET_BROKER_CLUSTER_ACL_INFO and "orderlymq" in request.ext
 
 
-def _is_at(peer: Peer, pattern: str) -> bool:
-    """Return whether a peer is at a white address.
+def _is_at(caller: Caller, pattern: str) -> bool:
+    """Return whether a caller is at a white address.
 
-    A peer behind a further listener never is: a node port or a balancer gives its clients an address of the inner
+    A caller behind a further listener never is: a node port or a balancer gives its clients an address of the inner
     network.
     """
-    if peer.listener:
+    if caller.listener:
         return False
     try:
-        return address_matcher(pattern)(peer.host)
+        return address_matcher(pattern)(caller.host)
     except AddressPatternError:
-        # Patterns are checked when they are set; a pattern that cannot be parsed admits no peer.
+        # Patterns are checked when they are set; a pattern that cannot be parsed admits no caller.
         return False
 
 

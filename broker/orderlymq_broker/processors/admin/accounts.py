@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from orderlymq_broker.core.effects import Effect, Now, Peer
+from orderlymq_broker.core.effects import Caller, Effect, Now
 from orderlymq_broker.core.listings import filled
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, unanswered
 from orderlymq_broker.core.responses import answer_list, change, check_unchanging
@@ -60,7 +60,7 @@ class AccessAdministration:
     def __init__(self, context: Context) -> None:
         self._context = context
 
-    def set_account(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def set_account(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 50: create an account, or change the named fields of an existing one."""
         check_unchanging(self._context, "account", [request.ext.get("accessKey", "")])
         try:
@@ -69,9 +69,9 @@ class AccessAdministration:
             code = ResponseCode.UPDATE_AND_CREATE_ACL_CONFIG_FAILED
             raise RequestRefused(code, str(error)) from error
 
-        return change(self._context, [account], request, peer)
+        return change(self._context, [account], request, caller)
 
-    def delete_account(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def delete_account(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 51: delete an account."""
         key = request.ext.get("accessKey", "")
         check_unchanging(self._context, "account", [key])
@@ -82,9 +82,11 @@ class AccessAdministration:
                 "there is no such account",
             )
 
-        return change(self._context, [AccountDeleted(key)], request, peer)
+        return change(self._context, [AccountDeleted(key)], request, caller)
 
-    def set_white_addresses(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def set_white_addresses(
+        self, request: RemotingCommand, caller: Caller, now: Now
+    ) -> list[Effect]:
         """Serve 53: replace the addresses that need no account; the request separates them with commas."""
         texts = request.ext.get("globalWhiteAddrs", "").split(",")
         addresses = tuple(dict.fromkeys(text.strip() for text in texts if text.strip()))
@@ -101,9 +103,9 @@ class AccessAdministration:
             code = ResponseCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED
             raise RequestRefused(code, str(error)) from error
 
-        return change(self._context, [WhiteAddressesSet(addresses)], request, peer)
+        return change(self._context, [WhiteAddressesSet(addresses)], request, caller)
 
-    def info(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def info(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 52: return the version of the accounts; our own tools also get the accounts, without secrets."""
         context = self._context
         counter, timestamp = context.state.access.version.row()
@@ -112,20 +114,20 @@ class AccessAdministration:
             "version": fastjson.dumps(version).decode(),
             "allAclFileVersion": fastjson.dumps({_FILE: version}).decode(),
             "brokerName": context.settings.group,
-            "brokerAddr": context.address_for(peer),
+            "brokerAddr": context.address_for(caller),
             "clusterName": context.settings.cluster,
         }
         if request.ext.get("orderlymq") != "true":
-            return answer(request, peer, ext=ext)
+            return answer(request, caller, ext=ext)
         kept, addresses = unanswered(request), list(context.state.access.white_addresses)
         empty = fastjson.dumps({"accounts": [], "globalWhiteAddrs": addresses})
 
         return answer_list(
             context,
             request,
-            peer,
+            caller,
             filled(empty, b'"accounts":[', self._rows()),
-            then=lambda body: answer(kept, peer, ext=ext, body=body),
+            then=lambda body: answer(kept, caller, ext=ext, body=body),
         )
 
     def _rows(self) -> Iterator[dict[str, object] | None]:

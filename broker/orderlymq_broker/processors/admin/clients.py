@@ -12,7 +12,7 @@ from typing import Final
 
 from orderlymq_broker.core.brokertoclient import ClientCalls, Silence
 from orderlymq_broker.core.clientsessions import Session
-from orderlymq_broker.core.effects import Effect, Now, Peer
+from orderlymq_broker.core.effects import Caller, Effect, Now
 from orderlymq_broker.core.listings import Pieces, filled
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, unanswered
 from orderlymq_broker.core.responses import answer_list, raise_unknown_group
@@ -54,7 +54,7 @@ class ClientAdministration:
 
     # -- lists -------------------------------------------------------------------------------------
 
-    def consumers(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def consumers(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 203: the members of a group and its subscriptions."""
         group = ConsumerGroupHeader.from_ext(request.ext).consumer_group
         members = self._context.state.members.of_group(group)
@@ -89,10 +89,10 @@ class ClientAdministration:
         )
 
         return answer_list(
-            self._context, request, peer, filled(empty.to_json(), CONNECTIONS_BEGIN, rows)
+            self._context, request, caller, filled(empty.to_json(), CONNECTIONS_BEGIN, rows)
         )
 
-    def topics_of(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def topics_of(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 343: the topics that a group subscribes to or has offsets in."""
         group = GroupHeader.from_ext(request.ext).group
         state = self._context.state
@@ -100,9 +100,9 @@ class ClientAdministration:
         if not names:
             raise_unknown_group(self._context, group)
 
-        return answer(request, peer, body=TopicList(tuple(sorted(names))).to_json())
+        return answer(request, caller, body=TopicList(tuple(sorted(names))).to_json())
 
-    def subscription_of(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def subscription_of(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 345: the subscription of a group to a topic; null if no member is online."""
         header = TopicOfGroupHeader.from_ext(request.ext)
         raise_unknown_group(self._context, header.group)
@@ -115,9 +115,9 @@ class ClientAdministration:
             "topic": header.topic,
         }
 
-        return answer(request, peer, body=fastjson.dumps(body))
+        return answer(request, caller, body=fastjson.dumps(body))
 
-    def producers(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def producers(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 204: the producers of a group."""
         group = GetProducerConnectionListHeader.from_ext(request.ext).producer_group
         found = list(self._context.sessions.producers(group))
@@ -132,11 +132,11 @@ class ClientAdministration:
         )
         empty = ProducerConnection().to_json()
 
-        return answer_list(self._context, request, peer, filled(empty, CONNECTIONS_BEGIN, rows))
+        return answer_list(self._context, request, caller, filled(empty, CONNECTIONS_BEGIN, rows))
 
-    def all_producers(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def all_producers(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 328: all producers by group."""
-        return answer_list(self._context, request, peer, self._all_producers(now))
+        return answer_list(self._context, request, caller, self._all_producers(now))
 
     def _all_producers(self, now: Now) -> Pieces:
         """Write what RocketMQ calls ProducerTableInfo."""
@@ -165,7 +165,7 @@ class ClientAdministration:
 
     # -- what a client is asked --------------------------------------------------------------------
 
-    def running_info(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def running_info(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 307: the report of a consumer about itself."""
         header = GetConsumerRunningInfoHeader.from_ext(request.ext)
         session = self._find(header.consumer_group, header.client_id)
@@ -177,9 +177,9 @@ class ClientAdministration:
             )
         command = RemotingCommand(RequestCode.GET_CONSUMER_RUNNING_INFO, ext=header.to_ext())
 
-        return self._pass_on(command, session, header.client_id, request, peer, now)
+        return self._pass_on(command, session, header.client_id, request, caller, now)
 
-    def consume_directly(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def consume_directly(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 309: have a consumer handle one message now."""
         header = ConsumeMessageDirectlyHeader.from_ext(request.ext)
         members = self._context.state.members.of_group(header.consumer_group)
@@ -193,7 +193,7 @@ class ClientAdministration:
             body=self._load(header.msg_id or ""),
         )
 
-        return self._pass_on(command, session, client_id, request, peer, now)
+        return self._pass_on(command, session, client_id, request, caller, now)
 
     # -- parts -------------------------------------------------------------------------------------
 
@@ -203,7 +203,7 @@ class ClientAdministration:
         session: Session,
         client_id: str,
         request: RemotingCommand,
-        peer: Peer,
+        caller: Caller,
         now: Now,
     ) -> list[Effect]:
         kept = unanswered(request)
@@ -213,15 +213,15 @@ class ClientAdministration:
                 case RemotingCommand():
                     # RocketMQ's clients put no fields into this answer.
                     code, body, remark = response.code, response.body, response.remark
-                    return answer(kept, peer, code, body=body, remark=remark)
+                    return answer(kept, caller, code, body=body, remark=remark)
                 case Silence():
                     remark = f"consumer <{client_id}> Timeout: {response.value}"
-                    return answer(kept, peer, ResponseCode.CONSUME_MSG_TIMEOUT, remark=remark)
+                    return answer(kept, caller, ResponseCode.CONSUME_MSG_TIMEOUT, remark=remark)
 
         deadline_ms = now.monotonic_ms + CLIENT_TIMEOUT_MS
 
         return [
-            self._asker.ask(session.peer.connection, command, deadline_ms, answered, asker=peer)
+            self._asker.ask(session.caller.connection, command, deadline_ms, answered, asker=caller)
         ]
 
     def _find(self, group: str, client_id: str) -> Session:
@@ -254,7 +254,7 @@ class ClientAdministration:
 
 
 def _address(session: Session) -> str:
-    return f"{session.peer.host}:{session.peer.port}"
+    return f"{session.caller.host}:{session.caller.port}"
 
 
 def _language(number: int) -> str:

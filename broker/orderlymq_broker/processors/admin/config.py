@@ -9,7 +9,7 @@ is refused; the refusal names the key and the reason, and then nothing is change
 
 from typing import Final
 
-from orderlymq_broker.core.effects import Effect, Now, Peer, Propose
+from orderlymq_broker.core.effects import Caller, Effect, Now, Propose
 from orderlymq_broker.core.livesettings import LIVE, text_of, with_text
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
 from orderlymq_broker.core.responses import change
@@ -70,18 +70,18 @@ class ConfigAdministration:
         self._context = context
         self._retention = retention
 
-    def show(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def show(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 26: the settings as Java properties, and their version."""
-        lines = [f"{key}={value}\n" for key, value in sorted(self._properties(peer).items())]
+        lines = [f"{key}={value}\n" for key, value in sorted(self._properties(caller).items())]
         changed = self._context.state.overrides.version
         version = DataVersion(changed.counter, changed.timestamp).to_json().decode()
 
-        return answer(request, peer, ext={"version": version}, body="".join(lines).encode())
+        return answer(request, caller, ext={"version": version}, body="".join(lines).encode())
 
-    def change(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def change(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 25: change settings; either all of them change or none."""
         context = self._context
-        present = self._properties(peer)
+        present = self._properties(caller)
         values: dict[str, tuple[str, str]] = {}
         for name, text in parse_properties(request.body).items():
             if present.get(name) == text and name not in LIVE:
@@ -96,21 +96,21 @@ class ConfigAdministration:
                 )
         # Also propose values that are already set, because another change may be under way.
         if not values:
-            return answer(request, peer)
+            return answer(request, caller)
 
         return change(
             context,
             [SettingsSet(values)],
             request,
-            peer,
-            done=lambda _: answer(request, peer, remark=_REMARK),
+            caller,
+            done=lambda _: answer(request, caller, remark=_REMARK),
         )
 
-    def clean(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def clean(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 306 and 329: look for expired messages with the next tick."""
         self._retention.look_now(now)
 
-        return answer(request, peer)
+        return answer(request, caller)
 
     def _with(self, name: str, text: str) -> str:
         try:
@@ -118,10 +118,10 @@ class ConfigAdministration:
         except KeyValueError as error:
             raise _refusal(name, f"the value {text!r} is not allowed: {error}") from error
 
-    def _properties(self, peer: Peer) -> dict[str, str]:
+    def _properties(self, caller: Caller) -> dict[str, str]:
         settings = self._context.settings
         timers = settings.timers
-        is_outside = bool(peer.listener)
+        is_outside = bool(caller.listener)
 
         return {
             **{name: text_of(settings, name) for name in LIVE},

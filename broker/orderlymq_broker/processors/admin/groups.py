@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from orderlymq_broker.core.effects import Effect, Now, Peer
+from orderlymq_broker.core.effects import Caller, Effect, Now
 from orderlymq_broker.core.listings import Pieces, filled, offset_table, rows_of, table
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, check_name
 from orderlymq_broker.core.responses import answer_list, change, check_unchanging
@@ -150,7 +150,7 @@ class GroupAdministration:
 
     # -- changes -----------------------------------------------------------------------------------
 
-    def update(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def update(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 200: create a group or change it."""
         body = fastjson.loads_standard(request.body)
 
@@ -163,9 +163,9 @@ class GroupAdministration:
                 "configuration",
             )
 
-        return self._change(self._judge(body, only), request, peer)
+        return self._change(self._judge(body, only), request, caller)
 
-    def update_list(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def update_list(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 225: create or change several groups; if a check fails here, none of them changes."""
         body = fastjson.loads_standard(request.body)
         listed = body.get("groupConfigList") if isinstance(body, Mapping) else None
@@ -182,13 +182,15 @@ class GroupAdministration:
             )
         records = [record for each in listed for record in self._judge(each)]
 
-        return self._change(records, request, peer)
+        return self._change(records, request, caller)
 
-    def _change(self, records: list[Record], request: RemotingCommand, peer: Peer) -> list[Effect]:
+    def _change(
+        self, records: list[Record], request: RemotingCommand, caller: Caller
+    ) -> list[Effect]:
         names = [each.name for each in records if isinstance(each, GroupSet)]
         check_unchanging(self._context, "group", names)
 
-        return change(self._context, [*self._flush(), *records], request, peer)
+        return change(self._context, [*self._flush(), *records], request, caller)
 
     def _judge(self, body: object, only: frozenset[str] | None = None) -> list[Record]:
         """Return the records that configure a group as in *body*; if the group exists, change *only* the members named.
@@ -286,7 +288,7 @@ class GroupAdministration:
             text = _HOLDS.format(group=group, change=change, keys=counted(held, "key"))
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, text)
 
-    def delete(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def delete(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 207: delete a group with its locks and members, and with its offsets if the request wants that."""
         header = DeleteSubscriptionGroupHeader.from_ext(request.ext)
         group = header.group_name
@@ -298,7 +300,7 @@ class GroupAdministration:
         self._check_unused(group)
         clean = header.remove_offset or header.clean_offset
 
-        return change(self._context, [*self._flush(), GroupDeleted(group, clean)], request, peer)
+        return change(self._context, [*self._flush(), GroupDeleted(group, clean)], request, caller)
 
     def _check_unused(self, group: str) -> None:
         """Refuse to delete a group in use: members of a new group of this name could get a message still being handled.
@@ -314,24 +316,24 @@ class GroupAdministration:
 
     # -- questions about configuration -------------------------------------------------------------
 
-    def configs(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def configs(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 201: the configuration of every group."""
         groups = self._context.state.groups
         version = DataVersion(groups.version.counter, groups.version.timestamp)
         rows = rows_of(groups.by_name, config_of)
         pieces = table("subscriptionGroupTable", rows, dataVersion=version)
 
-        return answer_list(self._context, request, peer, pieces)
+        return answer_list(self._context, request, caller, pieces)
 
-    def config(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def config(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 352: one group's configuration."""
         config = find_group(self._context, GroupHeader.from_ext(request.ext).group)
 
-        return answer(request, peer, body=config_of(config).to_json())
+        return answer(request, caller, body=config_of(config).to_json())
 
     # -- questions about progress ------------------------------------------------------------------
 
-    def progress(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def progress(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 208: the progress of a group in one topic, in several, or in all that concern it.
 
         For a single topic that the group does not subscribe to, RocketMQ's broker reports nothing. This broker
@@ -350,7 +352,7 @@ class GroupAdministration:
         pieces = self._progress(
             header.consumer_group, names, now, with_backlog="orderlymq" in request.ext
         )
-        return answer_list(self._context, request, peer, pieces)
+        return answer_list(self._context, request, caller, pieces)
 
     def _progress(self, group: str, names: list[str], now: Now, *, with_backlog: bool) -> Pieces:
         """Write the body that RocketMQ calls `ConsumeStats`."""
@@ -366,13 +368,13 @@ class GroupAdministration:
 
         return offset_table(queues(), lambda: {"consumeTps": round(rate, 2)})
 
-    def all_progress(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def all_progress(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 317: the progress of all groups; only in ordered topics if the request wants that."""
         only_ordered = GetConsumeStatsInBrokerHeader.from_ext(request.ext).is_order
-        address = self._context.address_for(peer)
+        address = self._context.address_for(caller)
 
         return answer_list(
-            self._context, request, peer, self._all_progress(only_ordered, address, now)
+            self._context, request, caller, self._all_progress(only_ordered, address, now)
         )
 
     def _all_progress(self, only_ordered: bool, address: str, now: Now) -> Pieces:
@@ -408,7 +410,7 @@ class GroupAdministration:
         }
         yield end + b"]," + fastjson.dumps(more)[1:], 1
 
-    def time_spans(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def time_spans(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 303: the store times of the oldest, the newest and the consumed message of every queue."""
         header = TopicOfGroupHeader.from_ext(request.ext)
         topic = find_topic(self._context, header.topic)
@@ -420,7 +422,7 @@ class GroupAdministration:
 
         pieces = filled(ConsumeTimeSpan().to_json(), b'"consumeTimeSpanSet":[', rows())
 
-        return answer_list(self._context, request, peer, pieces)
+        return answer_list(self._context, request, caller, pieces)
 
     # -- parts -------------------------------------------------------------------------------------
 

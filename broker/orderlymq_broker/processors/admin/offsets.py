@@ -17,7 +17,7 @@ from typing import Final
 from orderlymq_broker.core.bodylimits import ANSWER_SIZE_MAX
 from orderlymq_broker.core.brokertoclient import TOOLS, ClientCalls, Silence
 from orderlymq_broker.core.clientsessions import Session
-from orderlymq_broker.core.effects import Effect, Later, Now, Peer, Send
+from orderlymq_broker.core.effects import Caller, Effect, Later, Now, Send
 from orderlymq_broker.core.listings import Rows, table
 from orderlymq_broker.core.requestcontext import (
     Context,
@@ -78,7 +78,7 @@ class _Reset:
     group: GroupSet | None
     view: LeaderView
     request: RemotingCommand
-    peer: Peer
+    caller: Caller
     given: dict[int, int] | None
     offsets: dict[int, int] = field(default_factory=dict)
     kept: set[int] = field(default_factory=set)
@@ -122,7 +122,7 @@ class OffsetAdministration:
 
     # -- questions ---------------------------------------------------------------------------------
 
-    def all_offsets(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def all_offsets(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 43: the offsets of all groups."""
         offsets = self._context.state.offsets
 
@@ -134,39 +134,39 @@ class OffsetAdministration:
                         {str(queue_id): queues[queue_id] for queue_id in sorted(queues)},
                     )
 
-        return answer_list(self._context, request, peer, table("offsetTable", rows()))
+        return answer_list(self._context, request, caller, table("offsetTable", rows()))
 
-    def delay_offsets(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def delay_offsets(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 45: the progress of each delay level."""
         delay = self._context.state.delay
         table = {str(queue_id + 1): delay[queue_id] for queue_id in sorted(delay)}
 
-        return answer(request, peer, body=fastjson.dumps({"offsetTable": table}))
+        return answer(request, caller, body=fastjson.dumps({"offsetTable": table}))
 
     # -- reset -------------------------------------------------------------------------------------
 
-    def commit(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def commit(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 15: a commit, or a tool's reset of a queue that a member of an ordered group has locked."""
         if not request.is_oneway:
             said = UpdateConsumerOffsetHeader.from_ext(request.ext)
             place = (said.consumer_group, said.topic, said.queue_id)
-            if said.commit_offset >= 0 and self._fence.is_of_tool(*place, peer, request.ext):
+            if said.commit_offset >= 0 and self._fence.is_of_tool(*place, caller, request.ext):
                 header = ResetOffsetHeader(
                     said.topic, said.consumer_group, 0, True, said.queue_id, said.commit_offset
                 )
-                return self._reset(header, request, peer)
+                return self._reset(header, request, caller)
 
-        return self._committer.update(request, peer, now)
+        return self._committer.update(request, caller, now)
 
-    def reset(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def reset(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 222: set a group's offsets in a topic to a time, or to those in the body (ours); notify its members."""
         # Other brokers, which do not read the body, refuse the request because it has no timestamp.
         ext = {"timestamp": "0", **request.ext} if request.body else request.ext
 
-        return self._reset(ResetOffsetHeader.from_ext(ext), request, peer)
+        return self._reset(ResetOffsetHeader.from_ext(ext), request, caller)
 
     def _reset(
-        self, header: ResetOffsetHeader, request: RemotingCommand, peer: Peer
+        self, header: ResetOffsetHeader, request: RemotingCommand, caller: Caller
     ) -> list[Effect]:
         topic = self._topic_to_reset(header)
         given = self._given(request.body, topic) if request.body else None
@@ -177,7 +177,7 @@ class OffsetAdministration:
             state.groups.get(header.group),
             self._context.view,
             unanswered(request),
-            peer,
+            caller,
             given,
         )
         rows = table("offsetTable", self._rows(reset))
@@ -185,7 +185,7 @@ class OffsetAdministration:
         return answer_list(
             self._context,
             request,
-            peer,
+            caller,
             ((text, _ROW_WORK * work) for text, work in rows),
             then=lambda body: [Later(partial(self._store, reset, body))],
         )
@@ -234,22 +234,22 @@ class OffsetAdministration:
 
     def _store(self, reset: "_Reset", body: bytes, now: Now) -> list[Effect]:
         """Store the offsets of a reset, which *body* lists, if it is still allowed; answer when they are applied."""
-        request, peer = reset.request, reset.peer
+        request, caller = reset.request, reset.caller
         if self._context.view is not reset.view:
-            return answer_lost(request, peer, None, LOST)
+            return answer_lost(request, caller, None, LOST)
         try:
             moved = self._moved(reset)
         except RequestRefused as refused:
-            return answer(request, peer, refused.code, remark=refused.remark)
+            return answer(request, caller, refused.code, remark=refused.remark)
         records = [*self._committer.take(), *self._committer.reset(moved, now)]
 
         def done(_: Now) -> list[Effect]:
-            return [*self._push(reset, body), *answer(request, peer, body=body)]
+            return [*self._push(reset, body), *answer(request, caller, body=body)]
 
         if not records:
             return done(now)
 
-        return change(self._context, records, request, peer, done=done, in_parts=True)
+        return change(self._context, records, request, caller, done=done, in_parts=True)
 
     def _moved(self, reset: "_Reset") -> list[Commit]:
         """Return the changes that a reset makes now.
@@ -353,13 +353,13 @@ class OffsetAdministration:
                 dict(ext),
                 listed if session.language == LanguageCode.CPP else body,
             )
-            effects.append(Send(session.peer.connection, command))
+            effects.append(Send(session.caller.connection, command))
 
         return effects
 
     # -- what members think ------------------------------------------------------------------------
 
-    def member_status(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def member_status(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 223: ask the members of a group for their offsets (221); leave out members that fail or send too much."""
         header = GetConsumerStatusHeader.from_ext(request.ext)
         members = [
@@ -392,17 +392,21 @@ class OffsetAdministration:
             self._kept_size -= sum(map(len, rows))
             table = b",".join(filter(None, rows))
             body = b'{"consumerTable":{' + table + b'},"messageQueueTable":{}}'
-            return answer(kept, peer, body=body)
+            return answer(kept, caller, body=body)
 
         deadline_ms = now.monotonic_ms + STATUS_TIMEOUT_MS
 
         code, ext = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, header.to_ext()
         asked = [
-            (session.peer.connection, RemotingCommand(code, ext=ext), partial(answered, client_id))
+            (
+                session.caller.connection,
+                RemotingCommand(code, ext=ext),
+                partial(answered, client_id),
+            )
             for client_id, session in members
         ]
 
-        return [*self._asker.ask_all(asked, deadline_ms, asker=peer)]
+        return [*self._asker.ask_all(asked, deadline_ms, asker=caller)]
 
     def _keep(self, client_id: str, response: RemotingCommand | Silence) -> bytes:
         """Return a member's offsets as JSON for the answer, and count its size; empty if it failed or there is no room.
@@ -429,7 +433,7 @@ class OffsetAdministration:
 
     # -- copies ------------------------------------------------------------------------------------
 
-    def clone(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def clone(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 314: copy the offsets of one group to another."""
         header = CloneGroupOffsetHeader.from_ext(request.ext)
         state = self._context.state
@@ -450,7 +454,7 @@ class OffsetAdministration:
             for queue_id, offset in sorted(source.get(topic, {}).items())
         ]
         if not commits:
-            return answer(request, peer)
+            return answer(request, caller)
         if len(commits) > CLONED_MAX:
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
@@ -462,7 +466,7 @@ class OffsetAdministration:
         self._committer.check_room(commits)
         records = [*self._committer.take(), *self._committer.reset(commits, now)]
 
-        return change(self._context, records, request, peer, in_parts=True)
+        return change(self._context, records, request, caller, in_parts=True)
 
     def _sessions_of(self, group: str) -> list[Session]:
         sessions = self._context.sessions

@@ -9,7 +9,7 @@ pools, is 0. The tools fail if a key is missing, but not if it is 0. The figures
 from dataclasses import replace
 from typing import Final
 
-from orderlymq_broker.core.effects import Effect, Now, Peer
+from orderlymq_broker.core.effects import Caller, Effect, Now
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
 from orderlymq_broker.processors.observe.rates import (
     BROKER_GET_NUMS,
@@ -80,7 +80,7 @@ class StatsAdministration:
 
     # -- 28 ----------------------------------------------------------------------------------------
 
-    def runtime(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def runtime(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 28: an overview of the broker, with all values as text."""
         table = {
             **_IDLE,
@@ -90,7 +90,7 @@ class StatsAdministration:
             **self._delays(),
         }
 
-        return answer(request, peer, body=KVTable(table).to_json())
+        return answer(request, caller, body=KVTable(table).to_json())
 
     def _identity(self, now: Now) -> dict[str, str]:
         replication = self._context.replication
@@ -176,7 +176,7 @@ class StatsAdministration:
 
     # -- 315 ---------------------------------------------------------------------------------------
 
-    def stats(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def stats(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 315: one counter over a minute, an hour and a day."""
         header = ViewBrokerStatsDataHeader.from_ext(request.ext)
         name, key = header.stats_name, header.stats_key
@@ -189,11 +189,11 @@ class StatsAdministration:
         if data is None:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"The stats <{name}> <{key}> not exist")
 
-        return answer(request, peer, body=data.to_json())
+        return answer(request, caller, body=data.to_json())
 
     # -- 321 ---------------------------------------------------------------------------------------
 
-    def queue_entries(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def queue_entries(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 321: the entries of a consume queue that are still stored."""
         header = QueryConsumeQueueHeader.from_ext(request.ext)
         topic = self._context.state.topics.get(header.topic or "")
@@ -223,7 +223,7 @@ class StatsAdministration:
             high,
         )
 
-        return answer(request, peer, body=view.to_json())
+        return answer(request, caller, body=view.to_json())
 
     def _entries(self, queue: Queue, first: int, count: int) -> tuple[ConsumeQueueData, ...]:
         end = min(queue.next_offset, first + count)

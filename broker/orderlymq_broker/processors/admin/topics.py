@@ -10,7 +10,7 @@ from a topic while a group still has to read from it. Names and remarks are Rock
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from orderlymq_broker.core.effects import Effect, Now, Peer
+from orderlymq_broker.core.effects import Caller, Effect, Now
 from orderlymq_broker.core.listings import array, offset_table, rows_of, table
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, check_name
 from orderlymq_broker.core.responses import answer_list, change, check_unchanging
@@ -74,7 +74,7 @@ class TopicAdministration:
 
     # -- changes -----------------------------------------------------------------------------------
 
-    def create(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def create(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 17: create a topic or change it; with `omqNew` only create it."""
         header = CreateTopicHeader.from_ext(request.ext)
         if request.ext.get(EXT_NEW) == "true" and self._context.state.topics.get(header.topic):
@@ -83,9 +83,9 @@ class TopicAdministration:
                 f"topic[{header.topic}] was created meanwhile and stays as it is; look at it again",
             )
 
-        return self._set(header, request, peer)
+        return self._set(header, request, caller)
 
-    def create_list(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def create_list(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 18: create or change several topics; if a check fails here, none of them changes."""
         body = fastjson.loads_standard(request.body)
         configs = TopicConfigList.from_json_value(body).topic_config_list
@@ -101,9 +101,9 @@ class TopicAdministration:
         if not records:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, "the list of topics is empty")
 
-        return self._change(records, request, peer)
+        return self._change(records, request, caller)
 
-    def create_static(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def create_static(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 513: create a topic whose queues stay in their broker group, as all queues do here.
 
         The body maps queues to brokers. For a new topic, it adds nothing to the numbers in the header.
@@ -113,7 +113,7 @@ class TopicAdministration:
         present = self._context.state.topics.get(header.topic)
         if present is None:
             # The cluster has more broker groups than the topic has queues: this group gets none.
-            return self._set(header, request, peer) if any(counts) else answer(request, peer)
+            return self._set(header, request, caller) if any(counts) else answer(request, caller)
         if counts != (present.config.read_queues, present.config.write_queues):
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
@@ -121,45 +121,45 @@ class TopicAdministration:
                 "queues with updateTopic or a Topic manifest",
             )
 
-        return answer(request, peer)
+        return answer(request, caller)
 
-    def delete(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def delete(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 215: delete a topic with its messages and with the offsets that groups have committed in it."""
         name = TopicHeader.from_ext(request.ext).topic
         self._check_not_system(name)
         check_unchanging(self._context, "topic", [name])
         if self._context.state.topics.get(name) is None:
-            return answer(request, peer)
+            return answer(request, caller)
 
-        return change(self._context, [*self._flush(), TopicDeleted(name)], request, peer)
+        return change(self._context, [*self._flush(), TopicDeleted(name)], request, caller)
 
-    def clean_unused(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def clean_unused(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 316: do nothing, because a deleted topic leaves nothing behind."""
-        return answer(request, peer)
+        return answer(request, caller)
 
     # -- questions ---------------------------------------------------------------------------------
 
-    def configs(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def configs(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 21: the configuration of every topic."""
         topics = self._context.state.topics
         version = DataVersion(topics.version.counter, topics.version.timestamp)
         pieces = table("topicConfigTable", rows_of(topics.by_name, _shown), dataVersion=version)
 
-        return answer_list(self._context, request, peer, pieces)
+        return answer_list(self._context, request, caller, pieces)
 
-    def config(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def config(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 351: one topic's configuration, in 5.x's form."""
         topic = find_topic(self._context, TopicHeader.from_ext(request.ext).topic)
 
-        return answer(request, peer, body=fastjson.dumps(_shown(topic)))
+        return answer(request, caller, body=fastjson.dumps(_shown(topic)))
 
-    def stats(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def stats(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 202: bounds and last store time of every queue, empty ones included, and the topic's send rate."""
         topic = find_topic(self._context, TopicHeader.from_ext(request.ext).topic)
         rate = self._figures.put_rate(topic.name, now.monotonic_ms)
         pieces = offset_table(self._bounds(topic), lambda: {"topicPutTps": rate})
 
-        return answer_list(self._context, request, peer, pieces)
+        return answer_list(self._context, request, caller, pieces)
 
     def _bounds(self, topic: Topic) -> Iterator[tuple[MessageQueue, TopicOffset]]:
         for queue_id in range(topic.queue_count):
@@ -170,24 +170,26 @@ class TopicAdministration:
                 offsets = TopicOffset(queue.min_offset, queue.next_offset, last_ms)
             yield MessageQueue(topic.name, self._context.settings.group, queue_id), offsets
 
-    def consumers(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def consumers(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 300: the groups that subscribe to a topic or have offsets in it."""
         topic = TopicHeader.from_ext(request.ext).topic
         rows = groups_of(self._context, topic)
 
-        return answer_list(self._context, request, peer, array("groupList", rows))
+        return answer_list(self._context, request, caller, array("groupList", rows))
 
-    def system_topics(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def system_topics(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 305: the topics that belong to the broker."""
         names = tuple(
             sorted(name for name in self._context.state.topics.by_name if self._is_system(name))
         )
 
-        return answer(request, peer, body=TopicList(names).to_json())
+        return answer(request, caller, body=TopicList(names).to_json())
 
     # -- parts -------------------------------------------------------------------------------------
 
-    def _set(self, header: CreateTopicHeader, request: RemotingCommand, peer: Peer) -> list[Effect]:
+    def _set(
+        self, header: CreateTopicHeader, request: RemotingCommand, caller: Caller
+    ) -> list[Effect]:
         config = TopicConfig(
             header.topic,
             header.read_queue_nums,
@@ -198,10 +200,10 @@ class TopicAdministration:
             header.order,
         )
 
-        return self._change([self._judge(config, _changes_of(header.attributes))], request, peer)
+        return self._change([self._judge(config, _changes_of(header.attributes))], request, caller)
 
     def _change(
-        self, records: Sequence[TopicSet], request: RemotingCommand, peer: Peer
+        self, records: Sequence[TopicSet], request: RemotingCommand, caller: Caller
     ) -> list[Effect]:
         check_unchanging(self._context, "topic", [record.name for record in records])
 
@@ -216,7 +218,7 @@ class TopicAdministration:
         fencing |= fewer
 
         return change(
-            self._context, records, request, peer, ended=lambda: fencing.difference_update(fewer)
+            self._context, records, request, caller, ended=lambda: fencing.difference_update(fewer)
         )
 
     def _judge(self, config: TopicConfig, attributes: object) -> TopicSet:

@@ -10,7 +10,7 @@ its first heartbeat. Nothing here reads a clock. Addresses count as in ``core/qu
 from typing import Final
 
 from orderlymq_broker.core.bodylimits import BODY_SIZE_MAX, MESSAGE_CODES
-from orderlymq_broker.core.effects import Peer
+from orderlymq_broker.core.effects import Caller
 from orderlymq_broker.core.quotas import IDLE_MAX, Bucket, size_of
 from orderlymq_broker.core.requestcontext import Context, RequestRefused
 from orderlymq_broker.processors.send.checks import illegal
@@ -33,7 +33,7 @@ class WrongSignatures:
     def __len__(self) -> int:
         return len(self._buckets)
 
-    def check(self, request: RemotingCommand, peer: Peer, now_ms: int) -> None:
+    def check(self, request: RemotingCommand, caller: Caller, now_ms: int) -> None:
         """Refuse a request that is too large for its code, or that comes from an address with too many wrong signatures.
 
         Raises:
@@ -44,20 +44,20 @@ class WrongSignatures:
             raise illegal(self._context)
         if size_of(request) <= BODY_SIZE_MAX:
             return
-        bucket = self._buckets.get(network_of(peer.host))
+        bucket = self._buckets.get(network_of(caller.host))
         if bucket is not None and not bucket.has_more_than(0, now_ms):
             remark = (
-                f"large requests from {peer.host} had wrong signatures; first send a small "
+                f"large requests from {caller.host} had wrong signatures; first send a small "
                 f"request with a right signature, or try again in {bucket.wait_ms(now_ms)} ms"
             )
             raise RequestRefused(ResponseCode.SYSTEM_BUSY, remark)
 
-    def count(self, request: RemotingCommand, peer: Peer, now_ms: int) -> bool:
+    def count(self, request: RemotingCommand, caller: Caller, now_ms: int) -> bool:
         """Count a wrong signature; return whether it was that of a large request."""
         size = size_of(request)
         if size <= BODY_SIZE_MAX:
             return False
-        network = network_of(peer.host)
+        network = network_of(caller.host)
         bucket = self._buckets.pop(network, None) or Bucket(BYTES_PER_S, now_ms)
         bucket.take(size)
         self._buckets[network] = bucket

@@ -18,7 +18,7 @@ from itertools import islice
 from sys import getsizeof
 from typing import Final, TypeVar
 
-from orderlymq_broker.core.effects import Effect, Later, Now, Peer
+from orderlymq_broker.core.effects import Caller, Effect, Later, Now
 from orderlymq_broker.core.requestcontext import (
     Context,
     CreateFirst,
@@ -95,13 +95,13 @@ class HeldPull:
     """A pull that waits for a message; *request* has the fields for its answer, *size* is the bytes of its texts."""
 
     __slots__ = (
+        "caller",
         "deadline_ms",
         "done",
         "header",
         "key",
         "matches",
         "number",
-        "peer",
         "request",
         "size",
     )
@@ -109,7 +109,7 @@ class HeldPull:
     def __init__(
         self,
         request: RemotingCommand,
-        peer: Peer,
+        caller: Caller,
         header: PullMessageHeader,
         key: _QueueKey,
         matches: Matches | None,
@@ -118,7 +118,7 @@ class HeldPull:
         size: int,
     ) -> None:
         self.request = request
-        self.peer = peer
+        self.caller = caller
         self.header = header
         self.key = key
         self.matches = matches
@@ -162,31 +162,31 @@ class PullProcessor:
         # Whether heartbeats arrived since the pulls ahead of them were checked, and whether such a check is in progress.
         self._reported = self._seeks_reported = False
 
-    def pull(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def pull(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 11 and 361: pull messages."""
         header = PullMessageHeader.from_ext(request.ext)
-        check_named(self._context, request.ext, peer, now)
+        check_named(self._context, request.ext, caller, now)
         try:
-            topic, matches, verdict = self._check(header, request, peer)
+            topic, matches, verdict = self._check(header, request, caller)
         except RequestRefused as refused:
             early = refused.code == ResponseCode.SUBSCRIPTION_NOT_LATEST
             deadline_ms = now.monotonic_ms + EARLY_MS
             if early:
-                crowded = self._hold(request, peer, header, _EARLY, None, deadline_ms)
+                crowded = self._hold(request, caller, header, _EARLY, None, deadline_ms)
                 if crowded is not None:
                     return crowded
             raise
         if header.sys_flag & PULL_COMMIT_OFFSET:
-            self._committer.commit_with_pull(header, topic, verdict, request.ext, peer)
+            self._committer.commit_with_pull(header, topic, verdict, request.ext, caller)
         reading = self._read(header, topic, matches, bulk=EXT_BULK in request.ext)
         if reading.is_at_end:
             key = (topic.id, header.queue_id)
             deadline_ms = now.monotonic_ms + min(header.suspend_timeout_millis, SUSPEND_MS_MAX)
-            crowded = self._hold(request, peer, header, key, matches, deadline_ms)
+            crowded = self._hold(request, caller, header, key, matches, deadline_ms)
             if crowded is not None:
                 return crowded
 
-        return self._answer(request, peer, header, reading)
+        return self._answer(request, caller, header, reading)
 
     def wake(self, appended: list[Append]) -> list[Effect]:
         """Answer the held pulls that want one of these messages."""
@@ -300,7 +300,7 @@ class PullProcessor:
     # -- checks ------------------------------------------------------------------------------------
 
     def _check(
-        self, header: PullMessageHeader, request: RemotingCommand, peer: Peer
+        self, header: PullMessageHeader, request: RemotingCommand, caller: Caller
     ) -> tuple[Topic, Matches | None, Verdict]:
         """Return topic, filter and the fence's verdict of a pull that may be served.
 
@@ -317,12 +317,12 @@ class PullProcessor:
                 ResponseCode.SYSTEM_ERROR,
                 f"queueId[{header.queue_id}] is illegal, topic:[{topic.name}] "
                 f"topicConfig.readQueueNums:[{topic.config.read_queues}] "
-                f"consumer:[{peer.host}:{peer.port}]",
+                f"consumer:[{caller.host}:{caller.port}]",
             )
-        session = context.note_consumer(header.consumer_group, peer)
+        session = context.note_consumer(header.consumer_group, caller)
         matches = choose_filter(context, header, config)
         verdict = self._fence.judge_pull(
-            header.consumer_group, topic.name, header.queue_id, peer, request.ext
+            header.consumer_group, topic.name, header.queue_id, caller, request.ext
         )
         if verdict.refusal:
             context.counters["fenced_pulls"] += 1
@@ -378,13 +378,13 @@ class PullProcessor:
         return reading._replace(next_offset=min(max(low, stored or 0), high))
 
     def _answer(
-        self, request: RemotingCommand, peer: Peer, header: PullMessageHeader, reading: Reading
+        self, request: RemotingCommand, caller: Caller, header: PullMessageHeader, reading: Reading
     ) -> list[Effect]:
         body = b""
         if reading.messages:
             body = b"".join(reading.messages)
             topic, group = header.topic, header.consumer_group
-            self._context.handed_out(peer, topic, group, len(reading.messages), len(body))
+            self._context.handed_out(caller, topic, group, len(reading.messages), len(body))
         ext = {
             # The address is always the same: it belongs to the leader (brokerId 0).
             "suggestWhichBrokerId": "0",
@@ -393,14 +393,14 @@ class PullProcessor:
             "maxOffset": str(reading.max_offset),
         }
 
-        return answer(request, peer, reading.code, ext=ext, body=body, remark=reading.status)
+        return answer(request, caller, reading.code, ext=ext, body=body, remark=reading.status)
 
     # -- waiting -----------------------------------------------------------------------------------
 
     def _hold(
         self,
         request: RemotingCommand,
-        peer: Peer,
+        caller: Caller,
         header: PullMessageHeader,
         key: _QueueKey,
         matches: Matches | None,
@@ -427,10 +427,10 @@ class PullProcessor:
             for oldest in [*islice(most.values(), _GIVEN_UP_COUNT)]:
                 crowded += self._retry_immediately(oldest, "TOO_MANY_WAIT")
         self._number += 1
-        held = HeldPull(kept, peer, header, key, matches, deadline, self._number, size)
+        held = HeldPull(kept, caller, header, key, matches, deadline, self._number, size)
         self._held.setdefault(key, {})[held.number] = held
-        self._by_connection.setdefault(peer.connection, {})[held.number] = held
-        heappush(self._deadlines, (deadline, held.number, peer.connection))
+        self._by_connection.setdefault(caller.connection, {})[held.number] = held
+        heappush(self._deadlines, (deadline, held.number, caller.connection))
         self.held_count += 1
         self._held_bytes += size
         self._filters[id(matches)] += 1
@@ -497,25 +497,25 @@ class PullProcessor:
             [],
         )
 
-        return self._answer(held.request, held.peer, held.header, reading)
+        return self._answer(held.request, held.caller, held.header, reading)
 
     def _release(self, held: HeldPull) -> list[Effect]:
         """Check a held pull again and answer it finally."""
         self._forget(held)
         try:
-            topic, matches, _ = self._check(held.header, held.request, held.peer)
+            topic, matches, _ = self._check(held.header, held.request, held.caller)
         except RequestRefused as refused:
-            return answer(held.request, held.peer, refused.code, remark=refused.remark)
+            return answer(held.request, held.caller, refused.code, remark=refused.remark)
         except CreateFirst:
             return answer(
                 held.request,
-                held.peer,
+                held.caller,
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 remark=f"subscription group [{held.header.consumer_group}] was deleted",
             )
 
         return self._answer(
-            held.request, held.peer, held.header, self._read(held.header, topic, matches)
+            held.request, held.caller, held.header, self._read(held.header, topic, matches)
         )
 
     def _forget(self, held: HeldPull) -> None:
@@ -526,7 +526,7 @@ class PullProcessor:
         if id(held.matches) not in self._filters:
             self._held_bytes -= memory_of(held.matches)
         _remove(self._held, held.key, held.number)
-        _remove(self._by_connection, held.peer.connection, held.number)
+        _remove(self._by_connection, held.caller.connection, held.number)
         # Entries of answered pulls stay in the heap until most entries are such.
         if len(self._deadlines) > 2 * self.held_count + _HEAP_SLACK:
             self._deadlines = [

@@ -9,7 +9,7 @@ not fall. The RocketMQ classes with the same wire format: QueryMessageProcessor,
 from bisect import bisect_left
 from typing import Final
 
-from orderlymq_broker.core.effects import Effect, Now, Peer
+from orderlymq_broker.core.effects import Caller, Effect, Now
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
 from orderlymq_broker.processors.fetch.read import read_applied
 from orderlymq_broker.state.topics.queues import Queue
@@ -51,7 +51,7 @@ class QueryProcessor:
     def __init__(self, context: Context) -> None:
         self._context = context
 
-    def by_key(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def by_key(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 12: messages by key."""
         header = QueryMessageHeader.from_ext(request.ext)
         context = self._context
@@ -81,17 +81,17 @@ class QueryProcessor:
         if not found:
             return answer(
                 request,
-                peer,
+                caller,
                 ResponseCode.QUERY_NOT_FOUND,
                 ext=ext,
                 remark="can not find message, maybe time range not correct",
             )
         body = b"".join(found)
-        context.quotas.handed_out(peer, len(body))
+        context.quotas.handed_out(caller, len(body))
 
-        return answer(request, peer, ext=ext, body=body)
+        return answer(request, caller, ext=ext, body=body)
 
-    def by_offset(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def by_offset(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 33: one message by its physical offset."""
         offset = ViewMessageHeader.from_ext(request.ext).offset
         stored = read_applied(self._context, offset)
@@ -99,11 +99,11 @@ class QueryProcessor:
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}"
             )
-        self._context.quotas.handed_out(peer, len(stored))
+        self._context.quotas.handed_out(caller, len(stored))
 
-        return answer(request, peer, body=stored)
+        return answer(request, caller, body=stored)
 
-    def by_time(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def by_time(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 29: the offset for a store time."""
         header = SearchOffsetHeader.from_ext(request.ext)
         queue = self._queue(header)
@@ -111,32 +111,32 @@ class QueryProcessor:
         if queue is not None:
             offset = self.search(queue, header.timestamp, header.boundary_type)
 
-        return answer(request, peer, ext={"offset": str(offset)})
+        return answer(request, caller, ext={"offset": str(offset)})
 
-    def max_offset(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def max_offset(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 30: the offset that the next message will get."""
         queue = self._queue(QueueHeader.from_ext(request.ext))
 
         return answer(
-            request, peer, ext={"offset": str(queue.next_offset if queue is not None else 0)}
+            request, caller, ext={"offset": str(queue.next_offset if queue is not None else 0)}
         )
 
-    def min_offset(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def min_offset(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 31: the first offset that is kept."""
         queue = self._queue(QueueHeader.from_ext(request.ext))
 
         return answer(
-            request, peer, ext={"offset": str(queue.min_offset if queue is not None else 0)}
+            request, caller, ext={"offset": str(queue.min_offset if queue is not None else 0)}
         )
 
-    def earliest_time(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def earliest_time(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 32: the store time of the first message, -1 for an empty queue."""
         queue = self._queue(QueueHeader.from_ext(request.ext))
         timestamp = -1
         if queue is not None and queue.min_offset < queue.next_offset:
             timestamp = self.store_time(queue, queue.min_offset)
 
-        return answer(request, peer, ext={"timestamp": str(timestamp)})
+        return answer(request, caller, ext={"timestamp": str(timestamp)})
 
     # -- for administration too --------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
 from typing import Any, Final
 
-from orderlymq_broker.core.effects import Effect, Now, Peer
+from orderlymq_broker.core.effects import Caller, Effect, Now
 from orderlymq_broker.core.listings import array
 from orderlymq_broker.core.operators import check_token
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
@@ -40,22 +40,22 @@ class AssignmentProcessor:
         self._context = context
         self._notify = notify
 
-    def change(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def change(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 20507: set an assignment (*action* set), or only tell the group to rebalance (notify)."""
         token = check_token(self._context, request.ext, now)
         group = request.ext.get("consumerGroup", "")
         check_client("operator", group)
         if request.ext.get("action", "set") == "notify":
             self._context.counters["rebalances_requested"] += 1
-            return [*self._notify([group]), *answer(request, peer)]
+            return [*self._notify([group]), *answer(request, caller)]
         record = AssignmentSet(group, request.ext.get("topic", ""), _owners(request.body), token)
 
-        return answer_when_applied(request, peer, [record])
+        return answer_when_applied(request, caller, [record])
 
-    def members(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def members(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 20508: the members of a group and the assignment of its queues; without a group, all members."""
         if "consumerGroup" not in request.ext:
-            return answer_list(self._context, request, peer, array("members", self._everybody()))
+            return answer_list(self._context, request, caller, array("members", self._everybody()))
         group = request.ext["consumerGroup"]
         state = self._context.state
 
@@ -70,7 +70,7 @@ class AssignmentProcessor:
             }
 
         return answer_list(
-            self._context, request, peer, array("members", self._members_of(group), others)
+            self._context, request, caller, array("members", self._members_of(group), others)
         )
 
     def _members_of(self, group: str) -> Iterator[dict[str, Any] | None]:

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Final
 
 from orderlymq_broker.core.clientsessions import Session, TooManyClients
-from orderlymq_broker.core.effects import Now, Peer
+from orderlymq_broker.core.effects import Caller, Now
 from orderlymq_broker.core.requestcontext import Context, RequestRefused
 from orderlymq_broker.state.groups.members import host_of
 from orderlymq_broker.state.records import MemberSeen
@@ -30,11 +30,11 @@ _ADVICE: Final = "give each client its own instance name, or wait until the firs
 def claim(
     context: Context,
     client_id: str,
-    peer: Peer,
+    caller: Caller,
     now: Now,
     consumers: Sequence[ConsumerData] | None = None,
 ) -> Session:
-    """Note that *client_id* uses the connection of *peer*, and that it was heard of now.
+    """Note that *client_id* uses the connection of *caller*, and that it was heard of now.
 
     *consumers* are the client's groups in a heartbeat, None for other requests.
 
@@ -42,13 +42,13 @@ def claim(
         RequestRefused: the id belongs to another client (20516), or the connection has too many ids (1).
     """
     sessions = context.sessions
-    if not _is_known(context, client_id, peer):
-        check(context, client_id, peer, now, consumers)
+    if not _is_known(context, client_id, caller):
+        check(context, client_id, caller, now, consumers)
         for other in sessions.of_client(client_id):
-            if _is_foreign(other, client_id, peer):
-                sessions.disown(client_id, other.peer.connection)
+            if _is_foreign(other, client_id, caller):
+                sessions.disown(client_id, other.caller.connection)
     try:
-        session = sessions.identify(peer, client_id)
+        session = sessions.identify(caller, client_id)
     except TooManyClients as refused:
         raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(refused)) from refused
     session.seen_ms = now.monotonic_ms
@@ -59,7 +59,7 @@ def claim(
 def check(
     context: Context,
     client_id: str,
-    peer: Peer,
+    caller: Caller,
     now: Now,
     consumers: Sequence[ConsumerData] | None = None,
 ) -> None:
@@ -68,7 +68,7 @@ def check(
     Raises:
         RequestRefused: it does (20516); the remark names the owner of the id and the cure.
     """
-    if _is_known(context, client_id, peer):
+    if _is_known(context, client_id, caller):
         return
     state = context.state
     members = [
@@ -77,51 +77,51 @@ def check(
         if (member := state.members.get(group, client_id)) is not None
     ]
     accounts = {member.account for member in members} - {""}
-    if context.settings.access.enable and accounts and peer.account not in accounts:
+    if context.settings.access.enable and accounts and caller.account not in accounts:
         _refuse(context, client_id, "another account")
     grace_ms = context.settings.timers.member_return_grace_ms
     for other in context.sessions.of_client(client_id):
-        if _is_foreign(other, client_id, peer) and now.monotonic_ms - other.seen_ms <= grace_ms:
-            context.note_duplicate(client_id, other.peer, peer)
-            _refuse(context, client_id, f"a connection from {other.peer.host}")
-    if _holds_from_elsewhere(context, client_id, peer, members) and not _is_same_process(
+        if _is_foreign(other, client_id, caller) and now.monotonic_ms - other.seen_ms <= grace_ms:
+            context.note_duplicate(client_id, other.caller, caller)
+            _refuse(context, client_id, f"a connection from {other.caller.host}")
+    if _holds_from_elsewhere(context, client_id, caller, members) and not _is_same_process(
         members, consumers
     ):
         _refuse(context, client_id, "a client at another address that holds locks or lanes")
 
 
-def check_named(context: Context, ext: Mapping[str, str], peer: Peer, now: Now) -> None:
+def check_named(context: Context, ext: Mapping[str, str], caller: Caller, now: Now) -> None:
     """Refuse a pull or commit that names the client id of another client.
 
     Raises:
         RequestRefused: it does (20516).
     """
     if EXT_CLIENT_ID in ext:
-        check(context, ext[EXT_CLIENT_ID], peer, now)
+        check(context, ext[EXT_CLIENT_ID], caller, now)
 
 
-def _is_known(context: Context, client_id: str, peer: Peer) -> bool:
+def _is_known(context: Context, client_id: str, caller: Caller) -> bool:
     """Return whether the client has sent requests over this connection with this account."""
-    session = context.sessions.get(peer.connection)
+    session = context.sessions.get(caller.connection)
 
-    return session is not None and session.client_ids.get(client_id) == peer.account
+    return session is not None and session.client_ids.get(client_id) == caller.account
 
 
-def _is_foreign(session: Session, client_id: str, peer: Peer) -> bool:
-    return session.peer.host != peer.host or session.client_ids[client_id] != peer.account
+def _is_foreign(session: Session, client_id: str, caller: Caller) -> bool:
+    return session.caller.host != caller.host or session.client_ids[client_id] != caller.account
 
 
 def _holds_from_elsewhere(
-    context: Context, client_id: str, peer: Peer, members: Collection[MemberSeen]
+    context: Context, client_id: str, caller: Caller, members: Collection[MemberSeen]
 ) -> bool:
-    """Return whether the id holds locks or lanes, none of which were obtained from the host of *peer*."""
+    """Return whether the id holds locks or lanes, none of which were obtained from the host of *caller*."""
     state = context.state
     addresses = {lock.address for lock in islice(state.locks.of_client(client_id), LOCKS_SEEN_MAX)}
     if not addresses and not state.lanes.holds_any(client_id):
         return False
     addresses.update(member.address for member in members)
 
-    return all(host_of(address) != peer.host for address in addresses)
+    return all(host_of(address) != caller.host for address in addresses)
 
 
 def _is_same_process(

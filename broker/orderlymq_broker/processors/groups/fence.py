@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from orderlymq_broker.core.clientsessions import Session
-from orderlymq_broker.core.effects import Peer
+from orderlymq_broker.core.effects import Caller
 from orderlymq_broker.core.requestcontext import Context, RequestRefused
 from orderlymq_broker.state.groups.locks import Lock
 from orderlymq_broker.state.groups.members import host_of
@@ -68,19 +68,19 @@ class Fence:
         self._context = context
 
     def judge_pull(
-        self, group: str, topic: str, queue_id: int, peer: Peer, ext: dict[str, str]
+        self, group: str, topic: str, queue_id: int, caller: Caller, ext: dict[str, str]
     ) -> Verdict:
         """Return whether this pull comes from the holder."""
         if not self._context.state.is_ordered(group):
             return self._judge_unordered(group, topic, queue_id, ext)
-        return self._judge(group, topic, queue_id, peer, ext, pulls=True)
+        return self._judge(group, topic, queue_id, caller, ext, pulls=True)
 
     def judge_commit(
         self,
         group: str,
         topic: str,
         queue_id: int,
-        peer: Peer,
+        caller: Caller,
         ext: dict[str, str],
         *,
         wants_answer: bool,
@@ -92,18 +92,18 @@ class Fence:
         """
         if not self._context.state.is_ordered(group):
             return self._judge_unordered(group, topic, queue_id, ext)
-        verdict = self._judge(group, topic, queue_id, peer, ext, pulls=False)
+        verdict = self._judge(group, topic, queue_id, caller, ext, pulls=False)
         if verdict.passes or self._context.state.locks.get(group, topic, queue_id) is not None:
             return verdict
         released = self._context.state.locks.released(group, topic, queue_id)
-        if released is not None and self._is_client(released.released_by, peer, ext):
+        if released is not None and self._is_client(released.released_by, caller, ext):
             # The commit carries this epoch, so that the next lock of the queue makes it void.
             return Verdict(epoch=released.epoch)
 
-        return PASSES if wants_answer and self._is_tool(group, peer, ext) else verdict
+        return PASSES if wants_answer and self._is_tool(group, caller, ext) else verdict
 
     def is_of_tool(
-        self, group: str, topic: str, queue_id: int, peer: Peer, ext: dict[str, str]
+        self, group: str, topic: str, queue_id: int, caller: Caller, ext: dict[str, str]
     ) -> bool:
         """Return whether a commit to a held queue of an ordered group comes from a tool and so resets the queue."""
         state = self._context.state
@@ -111,7 +111,7 @@ class Fence:
             return False
         held = state.locks.get(group, topic, queue_id) is not None
 
-        return held and self._is_tool(group, peer, ext)
+        return held and self._is_tool(group, caller, ext)
 
     def _judge_unordered(
         self, group: str, topic: str, queue_id: int, ext: dict[str, str]
@@ -127,12 +127,19 @@ class Fence:
         )
 
     def _judge(
-        self, group: str, topic: str, queue_id: int, peer: Peer, ext: dict[str, str], *, pulls: bool
+        self,
+        group: str,
+        topic: str,
+        queue_id: int,
+        caller: Caller,
+        ext: dict[str, str],
+        *,
+        pulls: bool,
     ) -> Verdict:
         context = self._context
         lock = context.state.locks.get(group, topic, queue_id)
         client_id = ext.get(EXT_CLIENT_ID)
-        session = context.sessions.get(peer.connection)
+        session = context.sessions.get(caller.connection)
         if client_id is not None:
             if lock is not None and lock.client_id == client_id:
                 epoch = ext.get(EXT_EPOCH, "")
@@ -145,7 +152,7 @@ class Fence:
                 return Verdict(epoch=lock.epoch)
             if self._broadcasts(group, session.client_ids):
                 return PASSES
-        elif lock is not None and self._must_be_holder(lock, peer, ext, pulls=pulls):
+        elif lock is not None and self._must_be_holder(lock, caller, ext, pulls=pulls):
             return Verdict(epoch=lock.epoch)
         elif context.state.only_broadcasts(group):
             return PASSES
@@ -160,19 +167,21 @@ class Fence:
             for client_id in client_ids
         )
 
-    def _must_be_holder(self, lock: Lock, peer: Peer, ext: dict[str, str], *, pulls: bool) -> bool:
+    def _must_be_holder(
+        self, lock: Lock, caller: Caller, ext: dict[str, str], *, pulls: bool
+    ) -> bool:
         """Return whether an unidentified connection can only be the holder's."""
         sessions = self._context.sessions
         others = sessions.of_client(lock.client_id)
-        if host_of(lock.address) != peer.host or any(
+        if host_of(lock.address) != caller.host or any(
             _does_the_same(o, pulls=pulls) for o in others
         ):
             return False
         if EXT_SUB_VERSION not in ext:  # an offset commit
-            return sessions.recognized(lock.group, peer.connection) == lock.client_id
+            return sessions.recognized(lock.group, caller.connection) == lock.client_id
         if not self._is_alone_with(ext[EXT_SUB_VERSION], lock):
             return False
-        sessions.recognize(lock.group, peer.connection, lock.client_id)
+        sessions.recognize(lock.group, caller.connection, lock.client_id)
 
         return True
 
@@ -188,26 +197,26 @@ class Fence:
             for member in members.at_host(lock.group, host_of(lock.address))
         )
 
-    def _is_client(self, client_id: str, peer: Peer, ext: dict[str, str]) -> bool:
+    def _is_client(self, client_id: str, caller: Caller, ext: dict[str, str]) -> bool:
         """Return whether a request certainly comes from this client."""
         if EXT_CLIENT_ID in ext:
             return ext[EXT_CLIENT_ID] == client_id
-        session = self._context.sessions.get(peer.connection)
+        session = self._context.sessions.get(caller.connection)
 
         return session is not None and client_id in session.client_ids
 
-    def _is_tool(self, group: str, peer: Peer, ext: dict[str, str]) -> bool:
+    def _is_tool(self, group: str, caller: Caller, ext: dict[str, str]) -> bool:
         """Return whether the group does not know the sender, which is then a tool."""
         table = self._context.state.members
         members = table.of_group(group)
         if EXT_CLIENT_ID in ext:
             return ext[EXT_CLIENT_ID] not in members and not ext.get(EXT_EPOCH)
-        session = self._context.sessions.get(peer.connection)
+        session = self._context.sessions.get(caller.connection)
         if session is not None:
             is_member = any(client_id in members for client_id in session.client_ids)
             return not is_member and not session.consumes(group)
 
-        return not table.at_host(group, peer.host)
+        return not table.at_host(group, caller.host)
 
 
 def refuse_by_key(config: GroupSet | None) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from orderlymq_broker.core.capacity import check_backlog
 from orderlymq_broker.core.deadlines import DeadlineQueue
-from orderlymq_broker.core.effects import Effect, Now, Peer
+from orderlymq_broker.core.effects import Caller, Effect, Now
 from orderlymq_broker.core.entrybuilder import in_pieces, parts
 from orderlymq_broker.core.listings import array
 from orderlymq_broker.core.requestcontext import (
@@ -87,7 +87,7 @@ class LockProcessor:
 
     # -- requests ----------------------------------------------------------------------------------
 
-    def lock(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def lock(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 41: grant the queues that are free or that the client holds already."""
         body = LockBatchRequest.from_json(request.body)
         check_client(body.client_id, body.consumer_group)
@@ -99,16 +99,16 @@ class LockProcessor:
         is_ordered = member is None or member.message_model != BROADCASTING
         if is_ordered:
             refuse_concurrent(config)
-        session = claim(context, body.client_id, peer, now)
+        session = claim(context, body.client_id, caller, now)
         session.language, session.version = request.language, request.version
         wanted = [queue for queue in dict.fromkeys(body.queues) if self._is_ours(queue)]
         # The group must exist, because stored locks belong to it.
         makes_group = config is None and bool(wanted)
         missing = [missing_group(context, body.consumer_group)] if makes_group else []
         if missing or config is not None:
-            context.sessions.last_seen(body.consumer_group, body.client_id, peer.connection, now)
+            context.sessions.last_seen(body.consumer_group, body.client_id, caller.connection, now)
         if not wanted:
-            return answer(request, peer, body=_granted_body(()))
+            return answer(request, caller, body=_granted_body(()))
         check_backlog(context)
         self._check_room(body.consumer_group, wanted)
         kept = unanswered(request)
@@ -121,7 +121,7 @@ class LockProcessor:
             LocksRequested(
                 body.consumer_group,
                 body.client_id,
-                f"{peer.host}:{peer.port}",
+                f"{caller.host}:{caller.port}",
                 self._lease(body.lease_ms),
                 queues,
                 orderly=is_ordered,
@@ -143,29 +143,29 @@ class LockProcessor:
                 if (queue.topic, queue.queue_id) in epochs
             ]
             self._report(body, dict(pairs), holders, then)
-            return answer(kept, peer, body=_granted_body(pairs, self._held(body, pairs)))
+            return answer(kept, caller, body=_granted_body(pairs, self._held(body, pairs)))
 
-        return answer_when_applied(kept, peer, records, then=applied, in_parts=True)
+        return answer_when_applied(kept, caller, records, then=applied, in_parts=True)
 
-    def unlock(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def unlock(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 42: free the queues that the client holds and ignore the others."""
         body = LockBatchRequest.from_json(request.body)
         check_client(body.client_id, body.consumer_group)
         check_count(body)
-        check_owner(self._context, body.client_id, peer, now)
+        check_owner(self._context, body.client_id, caller, now)
         # A queue without a number is never held.
         queues = tuple((each.topic, each.queue_id) for each in body.queues if each.queue_id >= 0)
         if not queues:
-            return answer(request, peer)
+            return answer(request, caller)
 
         # Propose it even if nothing is held, because the lock request may be on its way through the log.
         released = releases(body.consumer_group, body.client_id, queues)
 
         return answer_when_applied(
-            request, peer, [*self._committer.take(), *released], in_parts=True
+            request, caller, [*self._committer.take(), *released], in_parts=True
         )
 
-    def table(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def table(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 20501: the held locks of a group or of all, whether each holder is connected, and which client waits."""
         locks = self._context.state.locks
         only = request.ext.get("consumerGroup")
@@ -175,7 +175,7 @@ class LockProcessor:
                 found = sorted(locks.held(group), key=lambda each: (each.topic, each.queue_id))
                 yield from (self._row(lock, now) for lock in found)
 
-        return answer_list(self._context, request, peer, array("locks", rows()))
+        return answer_list(self._context, request, caller, array("locks", rows()))
 
     def _row(self, lock: Lock, now: Now) -> dict[str, Any]:
         return {

@@ -18,7 +18,7 @@ import msgspec
 from orderlymq_broker.core.bodylimits import read_heartbeat
 from orderlymq_broker.core.capacity import check_backlog
 from orderlymq_broker.core.clientsessions import Session, TooMuchSaid
-from orderlymq_broker.core.effects import Effect, Now, Peer
+from orderlymq_broker.core.effects import Caller, Effect, Now
 from orderlymq_broker.core.entrybuilder import ENTRY_CHANGES_USUAL, in_pieces
 from orderlymq_broker.core.longwalks import walk
 from orderlymq_broker.core.operators import check_token
@@ -82,14 +82,14 @@ class MembershipProcessor:
 
     # -- requests ----------------------------------------------------------------------------------
 
-    def heartbeat(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def heartbeat(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 34: a heartbeat."""
         context = self._context
-        session = context.sessions.get(peer.connection)
+        session = context.sessions.get(caller.connection)
         if session is None or session.heartbeat != request.body or not request.body:
-            session = self._read_heartbeat(request, peer, now)
+            session = self._read_heartbeat(request, caller, now)
         else:
-            session = claim(context, session.heartbeat_client, peer, now)
+            session = claim(context, session.heartbeat_client, caller, now)
         client_id = session.heartbeat_client
         records: list[Record] = []
         for consumer in session.consumers[client_id]:
@@ -97,19 +97,19 @@ class MembershipProcessor:
             if context.leading:
                 records += self._missing(consumer, client_id, session, len(records))
         if not records:
-            return answer(request, peer)
+            return answer(request, caller)
         check_backlog(context)
         self._check_members(records)
 
-        return answer_when_applied(request, peer, records)
+        return answer_when_applied(request, caller, records)
 
-    def unregister(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def unregister(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 35: the client leaves a group and releases its locks."""
         context = self._context
         header = UnregisterClientHeader.from_ext(request.ext)
         check_client(header.client_id)
-        check_owner(context, header.client_id, peer, now)
-        session = context.sessions.get(peer.connection)
+        check_owner(context, header.client_id, caller, now)
+        session = context.sessions.get(caller.connection)
         if session is not None:
             session.heartbeat = b""
         if header.producer_group:
@@ -118,13 +118,13 @@ class MembershipProcessor:
                 context.sessions.take_producers(
                     session, header.client_id, groups - {header.producer_group}
                 )
-            context.sessions.retire(header.producer_group, peer.connection)
+            context.sessions.retire(header.producer_group, caller.connection)
         group = header.consumer_group
         if not group:
-            return answer(request, peer)
+            return answer(request, caller)
         context.sessions.leave(group, header.client_id)
         if not context.leading:
-            return answer(request, peer)
+            return answer(request, caller)
         check_client(header.client_id, group)
         # Propose it even if the client is unknown, because its heartbeat or lock request may be on its way.
         records: list[Record] = [
@@ -138,30 +138,30 @@ class MembershipProcessor:
         if context.state.is_by_key(group):
             records.append(LanesReturned(group, header.client_id))
 
-        return answer_when_applied(request, peer, records, in_parts=True)
+        return answer_when_applied(request, caller, records, in_parts=True)
 
-    def list_members(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def list_members(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 38: the client ids of a group's members."""
         group = ConsumerGroupHeader.from_ext(request.ext).consumer_group
         members = self._context.state.members.of_group(group)
         if not members:
             return answer(
                 request,
-                peer,
+                caller,
                 ResponseCode.SYSTEM_ERROR,
                 remark=f"no consumer for this group, {group}",
             )
 
-        return answer(request, peer, body=ConsumerIdList(tuple(sorted(members))).to_json())
+        return answer(request, caller, body=ConsumerIdList(tuple(sorted(members))).to_json())
 
-    def check_config(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def check_config(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 46: check whether the client's subscription can be served."""
         subscription = CheckClientRequest.from_json(request.body).subscription_data
         check_expression(self._context, subscription.expression_type, subscription.sub_string)
 
-        return answer(request, peer)
+        return answer(request, caller)
 
-    def report_death(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def report_death(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 20502: a client is proven dead; locks requested from outside `addresses` are those of a living client."""
         token = check_token(self._context, request.ext, now)
         client_id = request.ext.get("clientId", "")
@@ -177,11 +177,11 @@ class MembershipProcessor:
             and not self._is_known(client_id)
             and token <= self._context.state.operator_token
         ):
-            return answer(request, peer)
+            return answer(request, caller)
 
         record = ClientDead(client_id, proof, token, addresses)
 
-        return answer_when_applied(request, peer, self._expire(record), in_parts=True)
+        return answer_when_applied(request, caller, self._expire(record), in_parts=True)
 
     # -- events ------------------------------------------------------------------------------------
 
@@ -205,7 +205,7 @@ class MembershipProcessor:
         for session, client_id, consumer in arrivals:
             # A member that left since, moved, or changed its subscription must not return with its former data.
             presence = sessions.presence.get((consumer.group_name, client_id))
-            is_here = presence is not None and presence.connection == session.peer.connection
+            is_here = presence is not None and presence.connection == session.caller.connection
             if is_here and consumer in session.consumers.get(client_id, ()):
                 records += self._missing(consumer, client_id, session, len(records))
 
@@ -231,7 +231,7 @@ class MembershipProcessor:
         a Java client that has already returned would drop them if the list did not contain it.
         """
         context = self._context
-        connection = session.peer.connection
+        connection = session.caller.connection
         gone: list[Record] = []
         for client_id in sorted(session.client_ids):
             for group in context.sessions.groups_of(client_id):
@@ -293,7 +293,7 @@ class MembershipProcessor:
 
     # -- parts -------------------------------------------------------------------------------------
 
-    def _read_heartbeat(self, request: RemotingCommand, peer: Peer, now: Now) -> Session:
+    def _read_heartbeat(self, request: RemotingCommand, caller: Caller, now: Now) -> Session:
         body = read_heartbeat(request.body)
         check_client(body.client_id)
         _check_filters(body)
@@ -309,11 +309,11 @@ class MembershipProcessor:
                     )
         sessions = self._context.sessions
         try:
-            sessions.check_said(peer, body.client_id, len(request.body))
+            sessions.check_said(caller, body.client_id, len(request.body))
         except TooMuchSaid as refused:
             raise RequestRefused(ResponseCode.SYSTEM_BUSY, str(refused)) from refused
-        session = claim(self._context, body.client_id, peer, now, body.consumer_data_set)
-        sessions.identified(peer.connection)
+        session = claim(self._context, body.client_id, caller, now, body.consumer_data_set)
+        sessions.identified(caller.connection)
         session.heartbeat, session.heartbeat_client = request.body, body.client_id
         session.language, session.version = request.language, request.version
         groups = {producer.group_name for producer in body.producer_data_set}
@@ -321,7 +321,7 @@ class MembershipProcessor:
         former = session.consumers.get(body.client_id, ())
         sessions.take_said(session, body.client_id, len(request.body), body.consumer_data_set)
         sessions.leave_at(
-            peer.connection,
+            caller.connection,
             body.client_id,
             {each.group_name for each in former}
             - {each.group_name for each in body.consumer_data_set},
@@ -368,14 +368,14 @@ class MembershipProcessor:
             consumer.group_name in context.state.groups.by_name or self._makes_groups(planned=0)
         ):
             return  # a group that does not exist has no members
-        connection = session.peer.connection
+        connection = session.caller.connection
         before = context.sessions.heartbeat(consumer.group_name, client_id, connection, now)
         if before is not None and before.by_heartbeat:
             other = context.sessions.get(before.connection)
             if other is not None:
                 # It may be the old connection of the same process, or a second process on the same host with
                 # the same id, which would consume everything twice.
-                context.note_duplicate(client_id, other.peer, session.peer)
+                context.note_duplicate(client_id, other.caller, session.caller)
 
     def _makes_groups(self, planned: int) -> bool:
         """Return whether a group and its retry topic can be created automatically in addition to *planned* records."""
@@ -406,7 +406,7 @@ class MembershipProcessor:
         member = MemberSeen(
             group,
             client_id,
-            f"{session.peer.host}:{session.peer.port}",
+            f"{session.caller.host}:{session.caller.port}",
             session.language,
             session.version,
             consumer.consume_type,

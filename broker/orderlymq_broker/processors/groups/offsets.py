@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Final
 
 from orderlymq_broker.core.capacity import check_backlog
-from orderlymq_broker.core.effects import Effect, Now, Peer, Propose
+from orderlymq_broker.core.effects import Caller, Effect, Now, Propose
 from orderlymq_broker.core.entrybuilder import OFFSET_MOVES, in_pieces, parts
 from orderlymq_broker.core.longwalks import WALK_STEP_MAX
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, unanswered
@@ -71,7 +71,7 @@ class Committer:
         # Offset and time of each reset (monotonic ms), in the order of the times.
         self._resets: dict[_Key, tuple[int, int]] = {}
 
-    def update(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def update(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 15: commit an offset."""
         context = self._context
         header = UpdateConsumerOffsetHeader.from_ext(request.ext)
@@ -83,24 +83,24 @@ class Committer:
             )
         known_group(self._context, group)  # the offset belongs to the group
         self.check_staying(group, [name])
-        check_named(context, request.ext, peer, now)
+        check_named(context, request.ext, caller, now)
         verdict = self._fence.judge_commit(
-            group, name, queue_id, peer, request.ext, wants_answer=not request.is_oneway
+            group, name, queue_id, caller, request.ext, wants_answer=not request.is_oneway
         )
         if not verdict.passes:
             if self._is_stored_reset((group, name, queue_id), header.commit_offset, now):
-                return answer(request, peer)
+                return answer(request, caller)
             refuse_by_key(context.state.groups.get(group))
             context.counters["fenced_commits"] += 1
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, verdict.refusal)
-        session = context.sessions.get(peer.connection)
+        session = context.sessions.get(caller.connection)
         if session is not None:
             session.committed = True
         problem = self._out_of_range(topic, queue_id, header.commit_offset)
         if problem:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, problem)
-        if self._is_reset(header, request, peer, now):
-            return self._reset_now(header, request, peer)
+        if self._is_reset(header, request, caller, now):
+            return self._reset_now(header, request, caller)
         refuse_by_key(context.state.groups.get(group))
         if not request.is_oneway:
             check_backlog(context)
@@ -110,11 +110,11 @@ class Committer:
             return []
         records = self.take()
         if not records:
-            return self._answer_commit(header, request, peer)
+            return self._answer_commit(header, request, caller)
         kept = unanswered(request)
 
         return answer_when_applied(
-            kept, peer, records, then=lambda _, __: self._answer_commit(header, kept, peer)
+            kept, caller, records, then=lambda _, __: self._answer_commit(header, kept, caller)
         )
 
     def commit_with_pull(
@@ -123,13 +123,13 @@ class Committer:
         topic: Topic,
         verdict: Verdict,
         ext: dict[str, str],
-        peer: Peer,
+        caller: Caller,
     ) -> None:
         """Take the commit carried by a pull that passed; if the commit is refused, the pull is still served."""
-        if EXT_CLIENT_ID not in ext and self._context.sessions.get(peer.connection) is None:
+        if EXT_CLIENT_ID not in ext and self._context.sessions.get(caller.connection) is None:
             # The pull's sender was only assumed to be the holder; its commit is checked on its own.
             verdict = self._fence.judge_commit(
-                header.consumer_group, topic.name, header.queue_id, peer, ext, wants_answer=False
+                header.consumer_group, topic.name, header.queue_id, caller, ext, wants_answer=False
             )
         offset = header.commit_offset
         if verdict.refusal:
@@ -144,7 +144,7 @@ class Committer:
                 return
             self._gather(header.consumer_group, topic, header.queue_id, offset, verdict.epoch)
 
-    def query(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def query(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 14; never answer with an error code while the result is uncertain."""
         header = QueryConsumerOffsetHeader.from_ext(request.ext)
         key = (header.consumer_group, header.topic, header.queue_id)
@@ -153,9 +153,11 @@ class Committer:
             # commits. A record without commits moves nothing, but is applied after the others.
             check_backlog(self._context)
             records, kept = self.take() or [OffsetsCommitted(())], unanswered(request)
-            return [Propose(records, applied=lambda _, __: self._answer_query(header, kept, peer))]
+            return [
+                Propose(records, applied=lambda _, __: self._answer_query(header, kept, caller))
+            ]
 
-        return self._answer_query(header, request, peer)
+        return self._answer_query(header, request, caller)
 
     def take(self) -> list[Record]:
         """Return the gathered commits as records and clear them; the caller proposes them first."""
@@ -292,7 +294,7 @@ class Committer:
         return age_ms < RESET_ECHO_MS and offset == wanted == stored
 
     def _is_reset(
-        self, header: UpdateConsumerOffsetHeader, request: RemotingCommand, peer: Peer, now: Now
+        self, header: UpdateConsumerOffsetHeader, request: RemotingCommand, caller: Caller, now: Now
     ) -> bool:
         """Return whether a commit may move backwards."""
         key = (header.consumer_group, header.topic, header.queue_id)
@@ -300,17 +302,17 @@ class Committer:
         if age_ms < RESET_ECHO_MS and offset == header.commit_offset:
             return True
         # A member that has not heard of the reset yet continues at its former offset, which is no step back.
-        if age_ms >= RESET_UNHEARD_MS and self._goes_back(header, request.ext, peer):
+        if age_ms >= RESET_UNHEARD_MS and self._goes_back(header, request.ext, caller):
             return True
         return (
             not request.is_oneway
             and EXT_CLIENT_ID not in request.ext
             and not self._context.state.members.of_group(header.consumer_group)
-            and not self._consumes(peer, header.consumer_group)
+            and not self._consumes(caller, header.consumer_group)
         )
 
     def _goes_back(
-        self, header: UpdateConsumerOffsetHeader, ext: dict[str, str], peer: Peer
+        self, header: UpdateConsumerOffsetHeader, ext: dict[str, str], caller: Caller
     ) -> bool:
         """Return whether a pull consumer went back, as after a seek; in an ordered group it may not."""
         state, group = self._context.state, header.consumer_group
@@ -322,11 +324,11 @@ class Committer:
         if state.is_ordered(group) or state.is_by_key(group):
             return False
         members = state.members.of_group(group)
-        session = self._context.sessions.get(peer.connection)
+        session = self._context.sessions.get(caller.connection)
         named = ext.get(EXT_CLIENT_ID)
         if named is None and (session is None or not session.client_ids):
             # Java up to 4.4 commits to the second port (VIP channel), on which no heartbeat comes.
-            here = state.members.at_host(group, peer.host)
+            here = state.members.at_host(group, caller.host)
             types = [each.consume_type for each in here]
             return bool(types) and all(each == CONSUME_ACTIVELY for each in types)
         ids = session.client_ids if session is not None and named is None else {named or ""}
@@ -335,14 +337,14 @@ class Committer:
             each in members and members[each].consume_type == CONSUME_ACTIVELY for each in ids
         )
 
-    def _consumes(self, peer: Peer, group: str) -> bool:
+    def _consumes(self, caller: Caller, group: str) -> bool:
         """Return whether a connection consumes for the group, even if it is no longer a member's."""
-        session = self._context.sessions.get(peer.connection)
+        session = self._context.sessions.get(caller.connection)
 
         return session is not None and session.consumes(group)
 
     def _reset_now(
-        self, header: UpdateConsumerOffsetHeader, request: RemotingCommand, peer: Peer
+        self, header: UpdateConsumerOffsetHeader, request: RemotingCommand, caller: Caller
     ) -> list[Effect]:
         check_backlog(self._context)
         commit = Commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
@@ -353,10 +355,10 @@ class Committer:
             # Earlier resets to other offsets are no longer valid.
             del self._resets[key]
 
-        return answer_when_applied(request, peer, [*self.take(), OffsetsReset((commit,))])
+        return answer_when_applied(request, caller, [*self.take(), OffsetsReset((commit,))])
 
     def _answer_commit(
-        self, header: UpdateConsumerOffsetHeader, request: RemotingCommand, peer: Peer
+        self, header: UpdateConsumerOffsetHeader, request: RemotingCommand, caller: Caller
     ) -> list[Effect]:
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
         stored = self._context.state.offsets.get(group, topic, queue_id)
@@ -366,12 +368,12 @@ class Committer:
             remark = _OVERTAKEN.format(
                 offset=header.commit_offset, queue=queue_id, topic=topic, group=group
             )
-            return answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=remark)
+            return answer(request, caller, ResponseCode.SYSTEM_ERROR, remark=remark)
 
-        return answer(request, peer)
+        return answer(request, caller)
 
     def _answer_query(
-        self, header: QueryConsumerOffsetHeader, request: RemotingCommand, peer: Peer
+        self, header: QueryConsumerOffsetHeader, request: RemotingCommand, caller: Caller
     ) -> list[Effect]:
         state = self._context.state
         stored = state.offsets.get(header.consumer_group, header.topic, header.queue_id)
@@ -380,10 +382,10 @@ class Committer:
             queue = topic.queues.get(header.queue_id) if topic is not None else None
             begins_at_zero = queue is None or queue.min_offset == 0
             if not begins_at_zero or header.set_zero_if_not_found is False:
-                return answer(request, peer, ResponseCode.QUERY_NOT_FOUND, remark=_NOT_FOUND)
+                return answer(request, caller, ResponseCode.QUERY_NOT_FOUND, remark=_NOT_FOUND)
             stored = 0
 
-        return answer(request, peer, ext={"offset": str(stored)})
+        return answer(request, caller, ext={"offset": str(stored)})
 
 
 def offsets_room(context: Context, offsets_max: int) -> int:

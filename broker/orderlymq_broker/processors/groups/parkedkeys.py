@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from orderlymq_broker.core.capacity import check_backlog
-from orderlymq_broker.core.effects import Effect, Now, Peer
+from orderlymq_broker.core.effects import Caller, Effect, Now
 from orderlymq_broker.core.listings import array
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, unanswered
 from orderlymq_broker.core.responses import (
@@ -72,7 +72,7 @@ class ParkedKeyProcessor:
         self._context = context
         self._lanes = lanes
 
-    def hold(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def hold(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 20509: answer with the next step for a message, as *verdict*.
 
         held: send it to the dead letters; continue: send it there, and continue with its key; released: the key is not
@@ -95,18 +95,18 @@ class ParkedKeyProcessor:
             record: KeyParked | KeyFollowed = KeyFollowed(
                 group, topic, queue_id, key, offset, epoch
             )
-            return self._propose(record, request, peer)
+            return self._propose(record, request, caller)
         config = state.groups.get(group)
         policy = DeadPolicy.CONTINUE if config is None else dead_policy(config.on_dead_letter)
         is_held = key in state.parked.of_queue(group, topic, queue_id)
         match after_death(policy, key, is_held=is_held):
             case DeadPolicy.STOP:
-                return _say(request, peer, "stop", remark=_STOPPED.format(group=group))
+                return _say(request, caller, "stop", remark=_STOPPED.format(group=group))
             case DeadPolicy.CONTINUE:
-                return _say(request, peer, "continue")
+                return _say(request, caller, "continue")
         if len(key.encode()) > KEY_BYTES_MAX:
             self._context.counters["parked_keys_refused"] += 1
-            return _say(request, peer, "stop", remark=_LONG)
+            return _say(request, caller, "stop", remark=_LONG)
         record = KeyParked(
             group,
             topic,
@@ -117,10 +117,10 @@ class ParkedKeyProcessor:
             epoch,
         )
 
-        return self._propose(record, request, peer)
+        return self._propose(record, request, caller)
 
     def _propose(
-        self, record: KeyParked | KeyFollowed, request: RemotingCommand, peer: Peer
+        self, record: KeyParked | KeyFollowed, request: RemotingCommand, caller: Caller
     ) -> list[Effect]:
         check_backlog(self._context)
         request = unanswered(request)
@@ -130,18 +130,18 @@ class ParkedKeyProcessor:
                 case ParkedFound(None):
                     # A dead letter holds nothing if an administrator has moved the offset past it.
                     verdict = "released" if type(record) is KeyFollowed else "continue"
-                    return _say(request, peer, verdict)
+                    return _say(request, caller, verdict)
                 case ParkedFound(ParkedKey() as held):
-                    return _say(request, peer, "held", held)
+                    return _say(request, caller, "held", held)
                 case Refused(reason) if reason == FULL:
                     self._context.counters["parked_keys_refused"] += 1
-                    return _say(request, peer, "stop", remark=_FULL.format(group=record.group))
+                    return _say(request, caller, "stop", remark=_FULL.format(group=record.group))
             remark = _STALE.format(queue=record.queue_id, topic=record.topic, group=record.group)
-            return answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=remark)
+            return answer(request, caller, ResponseCode.SYSTEM_ERROR, remark=remark)
 
-        return answer_when_applied(request, peer, [record], then=applied)
+        return answer_when_applied(request, caller, [record], then=applied)
 
-    def held(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def held(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 20510: the parked keys of a group in this raft group."""
         group = request.ext.get("consumerGroup", "")
 
@@ -149,9 +149,9 @@ class ParkedKeyProcessor:
             yield from map(self._shown, self._context.state.parked.of_group(group))
             yield from self._lanes(group)
 
-        return answer_list(self._context, request, peer, array("parkedKeys", rows()))
+        return answer_list(self._context, request, caller, array("parkedKeys", rows()))
 
-    def release(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def release(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 20511: release a key; the answer shows the released keys."""
         group = request.ext.get("consumerGroup", "")
         raise_unknown_group(self._context, group)
@@ -166,9 +166,9 @@ class ParkedKeyProcessor:
         def applied(outcomes: Sequence[Outcome], _: Now) -> list[Effect]:
             found = outcomes[0]
             rows = [self._shown(held) for held in found.keys] if type(found) is KeysReleased else []
-            return answer(request, peer, body=fastjson.dumps({"parkedKeys": rows}))
+            return answer(request, caller, body=fastjson.dumps({"parkedKeys": rows}))
 
-        return answer_when_applied(request, peer, [record], then=applied)
+        return answer_when_applied(request, caller, [record], then=applied)
 
     def _shown(self, held: ParkedKey) -> dict[str, Any]:
         return {
@@ -222,7 +222,7 @@ def check_hand_over(context: Context, group: str, said: dict[str, str]) -> None:
 
 def _say(
     request: RemotingCommand,
-    peer: Peer,
+    caller: Caller,
     verdict: str,
     held: ParkedKey | None = None,
     *,
@@ -232,4 +232,4 @@ def _say(
     if held is not None:
         ext |= {"firstOffset": str(held.offset), "firstMessageId": held.message_id}
 
-    return answer(request, peer, ext=ext, remark=remark)
+    return answer(request, caller, ext=ext, remark=remark)

@@ -16,7 +16,7 @@ from typing import Final
 
 from orderlymq_broker.core.capacity import BUSY, check_backlog
 from orderlymq_broker.core.deadlines import DeadlineQueue
-from orderlymq_broker.core.effects import Effect, Later, Now, Peer, Propose, Refusal
+from orderlymq_broker.core.effects import Caller, Effect, Later, Now, Propose, Refusal
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, unanswered
 from orderlymq_broker.processors.fetch.checks import check_broker, readable_topic
 from orderlymq_broker.processors.fetch.filter import registered_filter
@@ -78,7 +78,7 @@ class Waiting:
     """
 
     request: RemotingCommand
-    peer: Peer
+    caller: Caller
     header: FetchLanesHeader
     deadline_ms: int
     is_first: bool = True
@@ -111,25 +111,25 @@ class LaneFetcher:
         # The limit of lanes was reached when a fetch was served: waiting fetches get more once there are fewer lanes.
         self._was_full = False
 
-    def fetch(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def fetch(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 20512: fetch lanes."""
         header = FetchLanesHeader.from_ext(request.ext)
         check_client(header.client_id, header.consumer_group)
         self._check(header)
         context = self._context
-        claim(context, header.client_id, peer, now)
-        context.sessions.last_seen(header.consumer_group, header.client_id, peer.connection, now)
+        claim(context, header.client_id, caller, now)
+        context.sessions.last_seen(header.consumer_group, header.client_id, caller.connection, now)
         wait_ms = min(max(0, header.suspend_timeout_millis), SUSPEND_MS_MAX)
         effects = self._make_room() if self.waiting_count >= WAITING_MAX else []
         pair = _pair(header)
         former = self._waiting.get(pair, {}).get(header.client_id)
         effects += [] if former is None else self._end(former, "SUPERSEDED")
-        waiting = Waiting(unanswered(request), peer, header, now.monotonic_ms + wait_ms)
+        waiting = Waiting(unanswered(request), caller, header, now.monotonic_ms + wait_ms)
         self._waiting.setdefault(pair, {})[header.client_id] = waiting
         self._by_topic.setdefault(header.topic, {})[pair] = None
         self._deadlines.set(waiting, waiting.deadline_ms)
         self.waiting_count += 1
-        self._by_connection.setdefault(peer.connection, {})[waiting] = None
+        self._by_connection.setdefault(caller.connection, {})[waiting] = None
 
         return [*effects, *self.moved((pair,), now)]
 
@@ -434,7 +434,7 @@ class LaneFetcher:
         body = wire.LanesFetched(tuple(lanes), lease_ms, limited).encode(records)
         if not waiting.done:
             topic, group = waiting.header.topic, waiting.header.consumer_group
-            self._context.handed_out(waiting.peer, topic, group, len(records), len(body))
+            self._context.handed_out(waiting.caller, topic, group, len(records), len(body))
 
         return self._answer(waiting, ResponseCode.SUCCESS, body=body)
 
@@ -455,7 +455,7 @@ class LaneFetcher:
             return []
         self._forget(waiting)
 
-        return answer(waiting.request, waiting.peer, code, body=body, remark=remark or None)
+        return answer(waiting.request, waiting.caller, code, body=body, remark=remark or None)
 
     def _forget(self, waiting: Waiting) -> None:
         waiting.done = True
@@ -470,7 +470,7 @@ class LaneFetcher:
                 if not self._by_topic[header.topic]:
                     del self._by_topic[header.topic]
         self._deadlines.cancel(waiting)
-        connection = waiting.peer.connection
+        connection = waiting.caller.connection
         del self._by_connection[connection][waiting]
         if not self._by_connection[connection]:
             del self._by_connection[connection]

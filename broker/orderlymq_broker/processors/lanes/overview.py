@@ -11,7 +11,7 @@ from itertools import chain, islice
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
-from orderlymq_broker.core.effects import Effect, Now, Peer
+from orderlymq_broker.core.effects import Caller, Effect, Now
 from orderlymq_broker.core.listings import array
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
 from orderlymq_broker.core.responses import (
@@ -98,7 +98,7 @@ class LaneOverview:
     def __init__(self, context: Context) -> None:
         self._context = context
 
-    def lanes(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def lanes(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 20514: show the lanes of a group."""
         header = LanesHeader.from_ext(request.ext)
         group = header.consumer_group
@@ -129,9 +129,9 @@ class LaneOverview:
             del table["queues"]
             return table
 
-        return answer_list(self._context, request, peer, array("queues", rows(), end))
+        return answer_list(self._context, request, caller, array("queues", rows(), end))
 
-    def release(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def release(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 20511 for a group by key: hand the lanes of a key out again, or skip the failed messages."""
         ext = request.ext
         action = ext.get("action") or RETRY
@@ -148,9 +148,9 @@ class LaneOverview:
             freed = outcome.freed if isinstance(outcome, LanesMoved) else ()
             rows = [self._held(topic, *each) for each in freed]
             self._context.counters["lanes_freed"] += len(freed)
-            return answer(request, peer, body=fastjson.dumps({"parkedKeys": rows}))
+            return answer(request, caller, body=fastjson.dumps({"parkedKeys": rows}))
 
-        return answer_when_applied(request, peer, [record], then=applied)
+        return answer_when_applied(request, caller, [record], then=applied)
 
     def held(self, group: str) -> Iterator[dict[str, Any] | None]:
         """Yield the held lanes of a group in the form of its parked keys, and a None for each queue."""

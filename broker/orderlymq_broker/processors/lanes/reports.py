@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from orderlymq_broker.core.capacity import check_backlog
-from orderlymq_broker.core.effects import Effect, Now, Peer
+from orderlymq_broker.core.effects import Caller, Effect, Now
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, unanswered
 from orderlymq_broker.core.responses import answer_when_applied
 from orderlymq_broker.processors.groups.clientids import claim
@@ -55,7 +55,7 @@ class LaneReporter:
         self._context = context
         self._leases = leases
 
-    def complete(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def complete(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 20513: completions, renewals and failures of attempts."""
         header = CompleteLanesHeader.from_ext(request.ext)
         group, topic, client_id = header.consumer_group, header.topic, header.client_id
@@ -64,8 +64,8 @@ class LaneReporter:
         reports = wire.LaneReports.from_json(request.body).lanes
         _check(reports)
         context = self._context
-        claim(context, client_id, peer, now)
-        context.sessions.last_seen(group, client_id, peer.connection, now)
+        claim(context, client_id, caller, now)
+        context.sessions.last_seen(group, client_id, caller.connection, now)
         # By position in the request: the answers known already, and the reports for the record.
         known: dict[int, Answered] = {}
         records: list[Report] = []
@@ -77,7 +77,7 @@ class LaneReporter:
                 records.append(self._record(group, topic, report, config, now))
         if not records:
             return answer(
-                request, peer, body=_body(reports, [known[each] for each in sorted(known)])
+                request, caller, body=_body(reports, [known[each] for each in sorted(known)])
             )
         check_backlog(context)
         kept = unanswered(request)
@@ -92,10 +92,10 @@ class LaneReporter:
             for each in outcome.answers:
                 if each.verdict in _COUNTED:
                     context.counters[_COUNTED[each.verdict]] += 1
-            return answer(kept, peer, body=_body(reports, answers))
+            return answer(kept, caller, body=_body(reports, answers))
 
         return answer_when_applied(
-            kept, peer, [LanesReported(group, topic, client_id, tuple(records))], then=applied
+            kept, caller, [LanesReported(group, topic, client_id, tuple(records))], then=applied
         )
 
     def _renew(

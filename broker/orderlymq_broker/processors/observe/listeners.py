@@ -135,7 +135,7 @@ class ListenerWatch:
         deadline_ms = now.monotonic_ms + TIMEOUT_MS
         try:
             question = self._calls.ask(
-                session.peer.connection, command, deadline_ms, answered, asker=NOBODY
+                session.caller.connection, command, deadline_ms, answered, asker=NOBODY
             )
         except RequestRefused:
             return []

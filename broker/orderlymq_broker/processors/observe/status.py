@@ -52,8 +52,8 @@ def status(context: Context, rates: Mapping[str, float], *, held_pulls: int) -> 
         "rates": {name: round(rate, 1) for name, rate in rates.items()},
         "counters": dict(sorted(context.counters.items())),
         "duplicateClients": {
-            client: [peer.connection for peer in peers]
-            for client, peers in sorted(context.duplicate_clients.items())
+            client: [caller.connection for caller in callers]
+            for client, callers in sorted(context.duplicate_clients.items())
         },
     }
 

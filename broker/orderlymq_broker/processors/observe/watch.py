@@ -273,7 +273,7 @@ class Watch:
         for client_id in [
             name
             for name, pair in duplicates.items()
-            if connection in {peer.connection for peer in pair}
+            if connection in {caller.connection for caller in pair}
         ]:
             del duplicates[client_id]
 
@@ -522,7 +522,7 @@ class Watch:
 
     def _duplicates(self) -> Iterator[Row]:
         for client_id, pair in self._context.duplicate_clients.items():
-            addresses = [f"{peer.host}:{peer.port}" for peer in pair]
+            addresses = [f"{caller.host}:{caller.port}" for caller in pair]
             groups = self._context.sessions.groups_of(client_id)[:_GROUPS_SHOWN_MAX]
             yield {"clientId": client_id, "addresses": addresses, "groups": groups}
 

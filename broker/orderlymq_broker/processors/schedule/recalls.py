@@ -9,7 +9,7 @@ of RecallMessageProcessor (5.3.1). A recall itself is not stored: it ends the ti
 
 from typing import Final
 
-from orderlymq_broker.core.effects import Effect, Now, Peer
+from orderlymq_broker.core.effects import Caller, Effect, Now
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
 from orderlymq_broker.core.responses import answer_when_applied
 from orderlymq_broker.processors.schedule.timers import (
@@ -37,7 +37,7 @@ class RecallProcessor:
         self._context = context
         self._timers = timers
 
-    def recall(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def recall(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 370: recall a timer message."""
         header = RecallMessageHeader.from_ext(request.ext)
         handle = self._checked(header, now)
@@ -52,9 +52,9 @@ class RecallProcessor:
 
         return answer_when_applied(
             request,
-            peer,
+            caller,
             [ending],
-            then=lambda _, __: answer(request, peer, ext=ext),
+            then=lambda _, __: answer(request, caller, ext=ext),
             ended=lambda: timers.ended(ending, view),
             lost_code=ResponseCode.SERVICE_NOT_AVAILABLE,
         )

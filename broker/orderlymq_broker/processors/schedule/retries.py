@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from orderlymq_broker.core.capacity import check_room, check_writable
-from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
+from orderlymq_broker.core.effects import Caller, Effect, Now, Propose, Refusal
 from orderlymq_broker.core.messagedraft import Draft, properties_of
 from orderlymq_broker.core.repeats import when_known
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, unanswered
@@ -65,14 +65,14 @@ class RetryProcessor:
     def __init__(self, context: Context) -> None:
         self._context = context
 
-    def send_back(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def send_back(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 36: a message is sent back."""
         context = self._context
         header = ConsumerSendMsgBackHeader.from_ext(request.ext)
         config = find_group(context, header.group)
         if config.retry_queues <= 0:
             # A group without retry queues wants failed messages dropped.
-            return answer(request, peer)
+            return answer(request, caller)
         message = self._load(header.offset)
         maximum = tries_max(config, header.max_reconsume_times, request.version)
         dead = message.reconsume_times >= maximum or header.delay_level < 0
@@ -87,7 +87,7 @@ class RetryProcessor:
         if first is not None:
             context.counters["duplicate_sends"] += 1
             kept = unanswered(request)
-            return when_known(context, [first], lambda: _answer(first, kept, peer))
+            return when_known(context, [first], lambda: _answer(first, kept, caller))
         # Check this only now, because a copy that is already stored must never be reported as refused.
         check_writable(context)
         check_room(context)
@@ -99,12 +99,12 @@ class RetryProcessor:
             if context.entries.lay_out(draft) is not None:
                 raise RequestRefused(ResponseCode.SYSTEM_ERROR, _NO_ROOM)
 
-        return [self._propose(draft, own, header.group, request, peer)]
+        return [self._propose(draft, own, header.group, request, caller)]
 
     # -- parts -------------------------------------------------------------------------------------
 
     def _propose(
-        self, draft: Draft, own: bytes, group: str, request: RemotingCommand, peer: Peer
+        self, draft: Draft, own: bytes, group: str, request: RemotingCommand, caller: Caller
     ) -> Propose:
         view = self._context.view
         pending = PendingSend()
@@ -123,7 +123,7 @@ class RetryProcessor:
             if type(outcome) is Append and origin in self._context.state.topics.by_name:
                 self._context.sent_back[origin, group] += 1
             repeats = pending.end(outcome)
-            return _answer(pending, request, peer) + repeats
+            return _answer(pending, request, caller) + repeats
 
         def applied(outcomes: Sequence[Outcome], _: Now) -> list[Effect]:
             outcome = outcomes[0]
@@ -229,9 +229,9 @@ def _is_copy(context: Context, physical: int, own: bytes) -> bool:
     return own.endswith(b"\x01" + origin[-_OFFSET_DIGITS:].encode())
 
 
-def _answer(first: KnownSend, request: RemotingCommand, peer: Peer) -> list[Effect]:
+def _answer(first: KnownSend, request: RemotingCommand, caller: Caller) -> list[Effect]:
     """Answer a send-back whose message, or the first copy of it, has its outcome."""
     if type(first) is PendingSend and type(first.outcome) is Refused:
-        return answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=first.outcome.reason)
+        return answer(request, caller, ResponseCode.SYSTEM_ERROR, remark=first.outcome.reason)
 
-    return answer(request, peer)
+    return answer(request, caller)

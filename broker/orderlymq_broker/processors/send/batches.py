@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
 from orderlymq_broker.core.capacity import BUSY
-from orderlymq_broker.core.effects import Effect, Later, Now, Peer, Propose, Refusal
+from orderlymq_broker.core.effects import Caller, Effect, Later, Now, Propose, Refusal
 from orderlymq_broker.core.entrybuilder import PROPOSAL_SIZE_MAX
 from orderlymq_broker.core.messagedraft import Draft, Properties
 from orderlymq_broker.core.repeats import when_known
@@ -54,7 +54,7 @@ Kind: TypeAlias = Literal["single", "half", "dead", "entry"]
 # The source of sends whose order counts: connection, topic id and queue.
 Source: TypeAlias = tuple[int, int, int]
 Read: TypeAlias = Callable[
-    [SendMessageHeader, Topic, Peer, bytes, Properties, Now, Kind], tuple[Draft, Wait]
+    [SendMessageHeader, Topic, Caller, bytes, Properties, Now, Kind], tuple[Draft, Wait]
 ]
 
 
@@ -75,7 +75,7 @@ class _Batch:
     header: SendMessageHeader
     topic: Topic
     request: RemotingCommand
-    peer: Peer
+    caller: Caller
     view: LeaderView
     source: Source
     held: int
@@ -102,7 +102,7 @@ class _Single:
 
     send: Callable[[Now], list[Effect]]
     request: RemotingCommand
-    peer: Peer
+    caller: Caller
     view: LeaderView
     source: Source
     held: int
@@ -129,7 +129,7 @@ class BatchProcessor:
         header: SendMessageHeader,
         topic: Topic,
         request: RemotingCommand,
-        peer: Peer,
+        caller: Caller,
         now: Now,
     ) -> list[Effect]:
         """Store the messages of one body together; those that are already known are left out."""
@@ -143,8 +143,8 @@ class BatchProcessor:
         named = header.queue_id
         queue_id = named if named >= 0 else context.view.choose_queue(topic)
         unread = read_batch(request.body)
-        source = (peer.connection, topic.id, queue_id)
-        self._append(_Batch(header, topic, request, peer, context.view, source, held, unread))
+        source = (caller.connection, topic.id, queue_id)
+        self._append(_Batch(header, topic, request, caller, context.view, source, held, unread))
 
         return self._work(now)
 
@@ -153,11 +153,11 @@ class BatchProcessor:
         source: Source,
         send: Callable[[Now], list[Effect]],
         request: RemotingCommand,
-        peer: Peer,
+        caller: Caller,
     ) -> list[Effect]:
         """Let a send wait behind the batches of its source that are being read."""
         held = self._room_for(request)
-        self._append(_Single(send, request, peer, self._context.view, source, held))
+        self._append(_Single(send, request, caller, self._context.view, source, held))
 
         return []
 
@@ -216,16 +216,16 @@ class BatchProcessor:
 
     def _send(self, single: _Single, now: Now) -> list[Effect]:
         """Perform the send that waited behind a batch, or refuse it with the reason."""
-        request, peer = single.request, single.peer
+        request, caller = single.request, single.caller
         self._room -= 1
         if single.view is not self._context.view:
-            return answer_unstored(request, peer, None)
+            return answer_unstored(request, caller, None)
         try:
             return single.send(now)
         except RequestRefused as refused:
-            return answer(request, peer, refused.code, ext=refused.ext, remark=refused.remark)
+            return answer(request, caller, refused.code, ext=refused.ext, remark=refused.remark)
         except RecordError as unfit:
-            return answer(request, peer, ResponseCode.MESSAGE_ILLEGAL, remark=str(unfit))
+            return answer(request, caller, ResponseCode.MESSAGE_ILLEGAL, remark=str(unfit))
 
     def _advance(self, batch: _Batch, now: Now) -> list[Effect] | None:
         """Read on in a batch; return the effects when it is complete or refused, None before that."""
@@ -240,14 +240,14 @@ class BatchProcessor:
 
     def _refuse(self, batch: _Batch, refused: RequestRefused | None) -> list[Effect]:
         """End a batch that is not proposed; a stored message is never reported as refused."""
-        request, peer = batch.request, batch.peer
+        request, caller = batch.request, batch.caller
         refusal = None if refused is None else Refusal(refused.code, refused.remark)
         repeats = batch.end(0, [unstored(refusal)] * len(batch.own))
         if may_be_stored(batch.firsts):
-            return close_in_part(request, peer) + repeats
+            return close_in_part(request, caller) + repeats
         if refused is None:
-            return answer_unstored(request, peer, None) + repeats
-        replies = answer(request, peer, refused.code, ext=refused.ext, remark=refused.remark)
+            return answer_unstored(request, caller, None) + repeats
+        replies = answer(request, caller, refused.code, ext=refused.ext, remark=refused.remark)
         return replies + repeats
 
     def _read_on(self, batch: _Batch, now: Now) -> bool:
@@ -273,7 +273,7 @@ class BatchProcessor:
         self._room -= len(properties.text) // READ_COUNT_SIZE
         if is_half(topic, header.sys_flag, properties):
             raise illegal(context, "a batch cannot be sent in a transaction")
-        draft, wait = self._read(header, topic, batch.peer, entry.body, properties, now, "entry")
+        draft, wait = self._read(header, topic, batch.caller, entry.body, properties, now, "entry")
         if wait.cancels:
             raise illegal(context, "a timer message in a batch cannot be cancelled")
         draft.flag, draft.queue_id = entry.flag, batch.source[2]
@@ -312,23 +312,23 @@ class BatchProcessor:
         batch.own.append(pending)
 
     def _finish(self, batch: _Batch) -> list[Effect]:
-        context, request, peer, firsts = self._context, batch.request, batch.peer, batch.firsts
+        context, request, caller, firsts = self._context, batch.request, batch.caller, batch.firsts
         kept = unanswered(request)
         if not batch.fresh:
             context.counters["duplicate_sends"] += 1
             try:
                 return when_known(
-                    context, firsts, lambda: answer_places(context, firsts, {}, kept, peer)
+                    context, firsts, lambda: answer_places(context, firsts, {}, kept, caller)
                 )
             except RequestRefused as refused:
                 # It stores nothing itself, so it is refused like a single repeat, and the connection stays open.
-                return answer(kept, peer, refused.code, remark=refused.remark)
+                return answer(kept, caller, refused.code, remark=refused.remark)
         # Check again what was checked when it came, because the queue may have been removed since.
         check_target(context, batch.topic, batch.source[2])
         if batch.topic.expansion is not None or context.view.fencing:
             check_send(context, batch.topic, request.ext)
         begins = range(0, len(batch.fresh), PIECE_COUNT)
-        answered = _Answer(context, firsts, kept, peer, len(begins))
+        answered = _Answer(context, firsts, kept, caller, len(begins))
 
         return [_piece(batch, begin, answered) for begin in begins]
 
@@ -388,7 +388,7 @@ class _Answer:
     context: Context
     firsts: list[KnownSend]
     request: RemotingCommand
-    peer: Peer
+    caller: Caller
     left: int
     given: bool = False
 
@@ -401,8 +401,8 @@ class _Answer:
         self.given = True
         if refused is not None:
             code = ResponseCode.TOPIC_NOT_EXIST
-            return answer(self.request, self.peer, code, remark=refused.reason)
-        return answer_places(self.context, self.firsts, {}, self.request, self.peer)
+            return answer(self.request, self.caller, code, remark=refused.reason)
+        return answer_places(self.context, self.firsts, {}, self.request, self.caller)
 
     def lost(self, refusal: Refusal | None) -> list[Effect]:
         """Note that a piece is not stored; return the answer to the sender if this is the last piece.
@@ -418,5 +418,5 @@ class _Answer:
             return []
         self.given = True
         if may_be_stored(self.firsts):
-            return close_in_part(self.request, self.peer)
-        return answer_unstored(self.request, self.peer, refusal)
+            return close_in_part(self.request, self.caller)
+        return answer_unstored(self.request, self.caller, refusal)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from orderlymq_broker.core.capacity import check_room, check_writable
-from orderlymq_broker.core.effects import Effect, Now, Peer, Propose
+from orderlymq_broker.core.effects import Caller, Effect, Now, Propose
 from orderlymq_broker.core.messagedraft import Draft, Properties
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, unanswered
 from orderlymq_broker.processors.send.checks import illegal
@@ -42,7 +42,7 @@ class CopyProcessor:
     def __init__(self, context: Context) -> None:
         self._context = context
 
-    def append(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def append(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 20515: append copies."""
         header = AppendCopiesHeader.from_ext(request.ext)
         topic = self._topic(header)
@@ -62,15 +62,15 @@ class CopyProcessor:
         def applied(outcomes: Sequence[Outcome], _: Now) -> list[Effect]:
             last = outcomes[-1]
             if type(last) is Append:
-                return answer(kept, peer, ext={"queueOffset": str(last.queue_offset + 1)})
+                return answer(kept, caller, ext={"queueOffset": str(last.queue_offset + 1)})
             assert type(last) is Refused
-            return answer(kept, peer, ResponseCode.TOPIC_NOT_EXIST, remark=last.reason)
+            return answer(kept, caller, ResponseCode.TOPIC_NOT_EXIST, remark=last.reason)
 
         return [
             Propose(
                 drafts,
                 applied,
-                lost=lambda refusal: answer_unstored(kept, peer, refusal),
+                lost=lambda refusal: answer_unstored(kept, caller, refusal),
                 first_at=(topic.queue(header.queue_id), first),
                 begins=header.begins,
             )

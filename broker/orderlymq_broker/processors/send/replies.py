@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from orderlymq_broker.core.brokertoclient import REPLIES, ClientCalls, Silence
-from orderlymq_broker.core.effects import Effect, Now, Peer, Propose
+from orderlymq_broker.core.effects import Caller, Effect, Now, Propose
 from orderlymq_broker.core.messagedraft import Draft, Properties
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, unanswered
 from orderlymq_broker.processors.send.sends import SendProcessor
@@ -33,7 +33,7 @@ class Reply:
     """A reply in progress; it is answered when both *code* and *ext* are set."""
 
     request: RemotingCommand
-    peer: Peer
+    caller: Caller
     code: int | None = None
     remark: str | None = None
     ext: dict[str, str] | None = None
@@ -51,7 +51,7 @@ class Reply:
     def _answer(self) -> list[Effect]:
         if self.code is None or self.ext is None:
             return []
-        return answer(self.request, self.peer, self.code, ext=self.ext, remark=self.remark)
+        return answer(self.request, self.caller, self.code, ext=self.ext, remark=self.remark)
 
 
 class ReplyProcessor:
@@ -62,10 +62,10 @@ class ReplyProcessor:
         self._sends = sends
         self._calls = calls
 
-    def reply(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def reply(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 324 and 325: a reply to a request-reply call."""
-        header, draft = self._sends.append_plain(request, peer, now)
-        reply = Reply(unanswered(request), peer)
+        header, draft = self._sends.append_plain(request, caller, now)
+        reply = Reply(unanswered(request), caller)
 
         def applied(outcomes: Sequence[Outcome], _: Now) -> list[Effect]:
             stored = outcomes[0]
@@ -89,7 +89,7 @@ class ReplyProcessor:
         if connection is None:
             remark = f"push reply message fail, channel of <{client}> not found."
             return reply.pushed(ResponseCode.SYSTEM_ERROR, remark)
-        peer, address = reply.peer, self._context.settings.address
+        caller, address = reply.caller, self._context.settings.address
         properties.add(PUSH_REPLY_TIME, str(now.wall_ms))
         push = ReplyMessageHeader(
             producer_group=header.producer_group,
@@ -100,7 +100,7 @@ class ReplyProcessor:
             sys_flag=header.sys_flag,
             born_timestamp=header.born_timestamp,
             flag=header.flag,
-            born_host=f"{peer.host}:{peer.port}",
+            born_host=f"{caller.host}:{caller.port}",
             store_host=str(address),
             store_timestamp=now.wall_ms,
             properties=properties.text,
@@ -120,7 +120,7 @@ class ReplyProcessor:
         deadline_ms = now.monotonic_ms + PUSH_TIMEOUT_MS
         try:
             question = self._calls.ask(
-                connection, command, deadline_ms, answered, asker=peer, share=REPLIES
+                connection, command, deadline_ms, answered, asker=caller, share=REPLIES
             )
         except RequestRefused as refused:
             return reply.pushed(refused.code, refused.remark)

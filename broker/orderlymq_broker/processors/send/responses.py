@@ -8,7 +8,7 @@ stored" is true, so its connection is closed. Answers of request-reply calls are
 from collections.abc import Sequence
 from typing import Final
 
-from orderlymq_broker.core.effects import Close, Effect, Peer, Refusal
+from orderlymq_broker.core.effects import Caller, Close, Effect, Refusal
 from orderlymq_broker.core.messagedraft import Draft
 from orderlymq_broker.core.requestcontext import Context, answer, answer_lost
 from orderlymq_broker.core.uncommitted import KnownSend, PendingSend, Place
@@ -36,7 +36,7 @@ def answer_places(
     firsts: Sequence[KnownSend],
     more: dict[str, str],
     request: RemotingCommand,
-    peer: Peer,
+    caller: Caller,
 ) -> list[Effect]:
     """Answer a send with the places of its messages, all of which have an outcome, and the fields in *more*."""
     places: list[Place] = []
@@ -48,10 +48,10 @@ def answer_places(
         assert type(first) is PendingSend
         stored = first.outcome
         if type(stored) is not Append and in_part:
-            return close_in_part(request, peer)
+            return close_in_part(request, caller)
         if type(stored) is not Append:
             remark = stored.reason if type(stored) is Refused else _LOST
-            return answer(request, peer, ResponseCode.SERVICE_NOT_AVAILABLE, remark=remark)
+            return answer(request, caller, ResponseCode.SERVICE_NOT_AVAILABLE, remark=remark)
         places.append(Place(stored.reply_queue, stored.queue_offset, stored.physical))
     ext = {
         "msgId": ",".join([context.message_id(place.physical) for place in places]),
@@ -68,7 +68,7 @@ def answer_places(
         # Our own field: if a part of the batch was known, the places do not follow from the first one.
         ext["places"] = ",".join([f"{place.queue_id}:{place.queue_offset}" for place in places])
 
-    return answer(request, peer, ext=ext)
+    return answer(request, caller, ext=ext)
 
 
 def may_be_stored(firsts: Sequence[KnownSend]) -> bool:
@@ -79,16 +79,18 @@ def may_be_stored(firsts: Sequence[KnownSend]) -> bool:
     )
 
 
-def close_in_part(request: RemotingCommand, peer: Peer) -> list[Effect]:
+def close_in_part(request: RemotingCommand, caller: Caller) -> list[Effect]:
     """Close the connection of a batch that is or may be stored in part; the next try stores only the missing messages."""
     if request.is_oneway:
         return []
-    return [Close(peer.connection, "a part of a batch may be stored, the rest is not")]
+    return [Close(caller.connection, "a part of a batch may be stored, the rest is not")]
 
 
-def answer_unstored(request: RemotingCommand, peer: Peer, refusal: Refusal | None) -> list[Effect]:
+def answer_unstored(
+    request: RemotingCommand, caller: Caller, refusal: Refusal | None
+) -> list[Effect]:
     """Answer a send that was lost or refused on its way into the log; it is not stored."""
-    return answer_lost(request, peer, refusal, _LOST, ResponseCode.SERVICE_NOT_AVAILABLE)
+    return answer_lost(request, caller, refusal, _LOST, ResponseCode.SERVICE_NOT_AVAILABLE)
 
 
 def unstored(refusal: Refusal | None) -> Refused:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 from orderlymq_broker.core.capacity import check_room
-from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
+from orderlymq_broker.core.effects import Caller, Effect, Now, Propose, Refusal
 from orderlymq_broker.core.messagedraft import Draft, Properties
 from orderlymq_broker.core.repeats import when_known
 from orderlymq_broker.core.requestcontext import Context, answer, unanswered
@@ -76,7 +76,7 @@ class SendProcessor:
         context: Context,
         transactions: TransactionProcessor,
         timers: TimerService,
-        check_publish: Callable[[Peer, str], None],
+        check_publish: Callable[[Caller, str], None],
     ) -> None:
         self._context = context
         self._check_publish = check_publish
@@ -86,25 +86,25 @@ class SendProcessor:
         added = {"CLUSTER": context.settings.cluster, **REGION}
         self._stored_with = [(name, value, f"{name}\x01{value}") for name, value in added.items()]
 
-    def send(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def send(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 10, 310 and 320: send messages."""
         header, topic = self._target(request)
         if header.batch or request.code == _BATCH:
-            return self._batches.send(header, topic, request, peer, now)
+            return self._batches.send(header, topic, request, caller, now)
         if self._batches.waiting:
-            source = (peer.connection, topic.id, header.queue_id)
+            source = (caller.connection, topic.id, header.queue_id)
             if source in self._batches.waiting:
-                send = partial(self._send, header, topic, request, peer, waited=True)
-                return self._batches.wait(source, send, request, peer)
+                send = partial(self._send, header, topic, request, caller, waited=True)
+                return self._batches.wait(source, send, request, caller)
 
-        return self._send(header, topic, request, peer, now)
+        return self._send(header, topic, request, caller, now)
 
     def _send(
         self,
         header: SendMessageHeader,
         topic: Topic,
         request: RemotingCommand,
-        peer: Peer,
+        caller: Caller,
         now: Now,
         *,
         waited: bool = False,
@@ -126,13 +126,13 @@ class SendProcessor:
             topic, header.sys_flag, properties
         ):
             kind = "half"
-        draft, wait = self._read(header, topic, peer, request.body, properties, now, kind)
+        draft, wait = self._read(header, topic, caller, request.body, properties, now, kind)
         handle = recall_handle(context, draft, wait) if wait.due_ms and kind != "half" else {}
         identity = draft.identity
         if identity and (identity in context.state.dedup.sends or identity in context.view.sends):
             first = context.view.first_send(identity, context.state.dedup)
             if first is not None:
-                return self._answer_repeat(first, draft, request, peer, timed=bool(handle))
+                return self._answer_repeat(first, draft, request, caller, timed=bool(handle))
             check_cancelled(context, draft)
         # Check this only now, because a message that is already stored must never be reported as refused.
         if waited or _may_repeat(header, asked):
@@ -144,16 +144,16 @@ class SendProcessor:
         beside: HalfOpened | TimersEnded | None = None
         if kind == "half":
             check_transactions(context)
-            beside = self._transactions.append_half(draft, header.producer_group, peer)
+            beside = self._transactions.append_half(draft, header.producer_group, caller)
         elif wait is not NO_WAIT:
             put(context, draft, wait)
             if wait.cancels:
                 beside = self._timers.cancelled(topic.name, wait.cancels, now.wall_ms)
 
-        return [self._propose(draft, handle, request, peer, beside)]
+        return [self._propose(draft, handle, request, caller, beside)]
 
     def append_plain(
-        self, request: RemotingCommand, peer: Peer, now: Now
+        self, request: RemotingCommand, caller: Caller, now: Now
     ) -> tuple[SendMessageHeader, Draft]:
         """Check a message as ``send`` does and read it; the caller proposes it.
 
@@ -161,7 +161,7 @@ class SendProcessor:
         """
         header, topic = self._target(request)
         properties = Properties(header.properties)
-        draft, _ = self._read(header, topic, peer, request.body, properties, now, "single")
+        draft, _ = self._read(header, topic, caller, request.body, properties, now, "single")
         if _may_repeat(header, topic):
             check_target(self._context, topic, header.queue_id)
         check_send(self._context, topic, request.ext)
@@ -212,7 +212,7 @@ class SendProcessor:
         self,
         header: SendMessageHeader,
         topic: Topic,
-        peer: Peer,
+        caller: Caller,
         body: bytes,
         properties: Properties,
         now: Now,
@@ -235,7 +235,7 @@ class SendProcessor:
                 raise illegal(context, "a timer message in a transaction cannot be cancelled")
         waits = half or wait is not NO_WAIT
         if waits and topic.name == TRACE_TOPIC:
-            self._check_publish(peer, topic.name)
+            self._check_publish(caller, topic.name)
         if kind != "entry" and not waits and WAIT in said:
             properties.drop(WAIT)
         text = properties.text
@@ -256,7 +256,7 @@ class SendProcessor:
             header.flag,
             header.sys_flag,
             header.born_timestamp,
-            pack_host(peer.host, peer.port),
+            pack_host(caller.host, caller.port),
             header.reconsume_times,
             unique_key,
         )
@@ -275,7 +275,13 @@ class SendProcessor:
         return draft, wait
 
     def _answer_repeat(
-        self, first: KnownSend, again: Draft, request: RemotingCommand, peer: Peer, *, timed: bool
+        self,
+        first: KnownSend,
+        again: Draft,
+        request: RemotingCommand,
+        caller: Caller,
+        *,
+        timed: bool,
     ) -> list[Effect]:
         """Answer a repeated send like the first one when its outcome is known; *timed* adds the first one's handle."""
         context = self._context
@@ -285,7 +291,7 @@ class SendProcessor:
 
         def answer_first() -> list[Effect]:
             handle = first_handle(context, topic, unique_key, first) if timed else {}
-            return answer_places(context, [first], handle, kept, peer)
+            return answer_places(context, [first], handle, kept, caller)
 
         return when_known(context, [first], answer_first)
 
@@ -296,7 +302,7 @@ class SendProcessor:
         draft: Draft,
         handle: dict[str, str],
         request: RemotingCommand,
-        peer: Peer,
+        caller: Caller,
         beside: HalfOpened | TimersEnded | None,
     ) -> Propose:
         # Keep the present view: what is lost with it must not change the next view.
@@ -316,14 +322,14 @@ class SendProcessor:
                 self._timers.ended(beside, view)
             if isinstance(stored, Refused):
                 code = ResponseCode.TOPIC_NOT_EXIST
-                effects = answer(request, peer, code, remark=stored.reason)
+                effects = answer(request, caller, code, remark=stored.reason)
             else:
                 if type(beside) is HalfOpened:
                     self._transactions.opened(stored.queue_offset)
                 ext = self.ext_of(stored)
                 if handle:
                     ext |= handle
-                effects = answer(request, peer, ext=ext)
+                effects = answer(request, caller, ext=ext)
             if identity:
                 effects += view.sends.pop(identity).end(stored)
             return effects
@@ -332,7 +338,7 @@ class SendProcessor:
             count_down(view.retrying, retries)
             if type(beside) is TimersEnded:
                 self._timers.ended(beside, view)
-            effects = answer_unstored(request, peer, refusal)
+            effects = answer_unstored(request, caller, refusal)
             if identity:
                 effects += view.sends.pop(identity).end(unstored(refusal))
             return effects

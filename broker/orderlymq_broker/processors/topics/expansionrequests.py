@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, repeat
 from typing import Any, Final, Protocol
 
-from orderlymq_broker.core.effects import Effect, Now, Peer, Propose
+from orderlymq_broker.core.effects import Caller, Effect, Now, Propose
 from orderlymq_broker.core.listings import filled
 from orderlymq_broker.core.operators import check_token
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, check_name
@@ -142,7 +142,7 @@ class ExpansionProcessor:
 
     # -- requests ----------------------------------------------------------------------------------
 
-    def change(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def change(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 20505: one step of an expansion (*action* fence, abort, switch or publish)."""
         ext = request.ext
         token = check_token(self._context, ext, now)
@@ -152,7 +152,7 @@ class ExpansionProcessor:
         action = ext.get("action", "")
         match action:
             case "fence":
-                return self._fence(name, request, peer, token)
+                return self._fence(name, request, caller, token)
             case "abort":
                 reason = ext.get("reason", "")[:1024] or "aborted by the operator"
                 record: Record = ExpansionAborted(name, read_number(ext, "attempt"), reason, token)
@@ -167,9 +167,9 @@ class ExpansionProcessor:
                     f"action {action!r} is unknown; use fence, abort, switch or publish",
                 )
 
-        return self._propose([*self._flush(), record], request, peer)
+        return self._propose([*self._flush(), record], request, caller)
 
-    def status(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def status(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 20506: the expansions in progress, and those of *topics* (separated by commas) or of all topics."""
         state = self._context.state
         by_topic = state.expansions.by_topic
@@ -181,7 +181,7 @@ class ExpansionProcessor:
         empty = fastjson.dumps({EXT_TOKEN: state.operator_token, "topics": []})
         pieces = filled(empty, b'"topics":[', self._rows(names, now))
 
-        return answer_list(self._context, request, peer, pieces)
+        return answer_list(self._context, request, caller, pieces)
 
     def _rows(self, names: Sequence[str], now: Now) -> Iterator[dict[str, Any] | None]:
         """Yield the state of each topic's expansion, and Nones for the work: for each group, and for it in each topic."""
@@ -304,7 +304,9 @@ class ExpansionProcessor:
 
     # -- parts -------------------------------------------------------------------------------------
 
-    def _fence(self, name: str, request: RemotingCommand, peer: Peer, token: int) -> list[Effect]:
+    def _fence(
+        self, name: str, request: RemotingCommand, caller: Caller, token: int
+    ) -> list[Effect]:
         ext = request.ext
         present = self._context.state.expansions.by_topic.get(name, Expansion(name))
         record = ExpansionFenced(
@@ -320,7 +322,7 @@ class ExpansionProcessor:
         view = self._context.view
         view.fencing.add(name)
 
-        return self._propose([record], request, peer, ended=lambda: view.fencing.discard(name))
+        return self._propose([record], request, caller, ended=lambda: view.fencing.discard(name))
 
     def _switch(self, name: str, request: RemotingCommand, token: int) -> ExpansionSwitched:
         ext = request.ext
@@ -465,15 +467,15 @@ class ExpansionProcessor:
         self,
         records: Sequence[Record],
         request: RemotingCommand,
-        peer: Peer,
+        caller: Caller,
         *,
         ended: Callable[[], None] = lambda: None,
     ) -> list[Effect]:
         def done(now: Now) -> list[Effect]:
             body = fastjson.dumps(self._described(request.ext["topic"], now))
-            return answer(request, peer, body=body)
+            return answer(request, caller, body=body)
 
-        return change(self._context, records, request, peer, done=done, ended=ended)
+        return change(self._context, records, request, caller, done=done, ended=ended)
 
 
 def _retry_text(topic: str, group: str, count: int) -> str:

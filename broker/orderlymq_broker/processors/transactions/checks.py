@@ -14,7 +14,7 @@ from heapq import heappop, heappush
 from typing import Final
 
 from orderlymq_broker.core.capacity import waiting_end
-from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal, Send
+from orderlymq_broker.core.effects import Caller, Effect, Now, Propose, Refusal, Send
 from orderlymq_broker.core.messagedraft import Draft, Properties, properties_of
 from orderlymq_broker.core.requestcontext import Context
 from orderlymq_broker.processors.fetch.read import read_message
@@ -63,7 +63,7 @@ class CheckService:
     the rest. ``watch`` adds those that come later.
     """
 
-    def __init__(self, context: Context, may_publish: Callable[[Peer, str], bool]) -> None:
+    def __init__(self, context: Context, may_publish: Callable[[Caller, str], bool]) -> None:
         self._context = context
         self._may_publish = may_publish
         # Per producer group and topic, which determine the producers to ask, a heap of (due wall time, offset).
@@ -185,10 +185,12 @@ class CheckService:
 
         return since_ms - self._now.wall_ms if self._now.was_ahead(since_ms) else 0
 
-    def _producers(self, peers: Sequence[Peer], topic: str) -> list[int]:
+    def _producers(self, callers: Sequence[Caller], topic: str) -> list[int]:
         """Return the connections of the producers that may see and end a transaction of a topic."""
         return list(
-            dict.fromkeys(peer.connection for peer in peers if self._may_publish(peer, topic))
+            dict.fromkeys(
+                caller.connection for caller in callers if self._may_publish(caller, topic)
+            )
         )
 
     def _old_ms(self, half: Half) -> int:

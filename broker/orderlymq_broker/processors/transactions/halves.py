@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final
 
 from orderlymq_broker.core.capacity import check_room
-from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
+from orderlymq_broker.core.effects import Caller, Effect, Now, Propose, Refusal
 from orderlymq_broker.core.messagedraft import Draft, Properties
 from orderlymq_broker.core.repeats import answer_soon, wait
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, unanswered
@@ -127,7 +127,7 @@ class TransactionProcessor:
             or self._context.state.transactions.get(offset) is None
         )
 
-    def append_half(self, draft: Draft, producer_group: str, peer: Peer) -> HalfOpened:
+    def append_half(self, draft: Draft, producer_group: str, caller: Caller) -> HalfOpened:
         """Put a half message into its waiting queue; return the record that opens its transaction, without the place.
 
         As with a delay, the message names its own topic and queue. The transaction bits are removed,
@@ -150,7 +150,7 @@ class TransactionProcessor:
         draft.sys_flag &= ~TRANSACTION_MASK
         draft.wait_in(self._context.state.topics.by_name[TRANS_HALF_TOPIC], 0, 0)
         # A client that sends half messages of a group can be asked about them, even before its first heartbeat.
-        self._context.sessions.produced(group, peer)
+        self._context.sessions.produced(group, caller)
 
         # The message contains the whole key; this shortened key stays in the memory of every replica.
         key = draft.unique_key[:UNIQUE_KEY_LENGTH_MAX]
@@ -185,14 +185,14 @@ class TransactionProcessor:
 
     # -- the end -----------------------------------------------------------------------------------
 
-    def end(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def end(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 37: end a transaction."""
         context = self._context
         header = EndTransactionHeader.from_ext(request.ext)
         choice = header.commit_or_rollback
         if choice == TRANSACTION_NOT:
             # The producer does not know the outcome yet: it will be asked later.
-            return answer(request, peer)
+            return answer(request, caller)
         if choice not in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
@@ -203,30 +203,30 @@ class TransactionProcessor:
         offset = header.tran_state_table_offset
         half = context.state.transactions.get(offset)
         if half is None:
-            return self._answer_ended(offset, request, peer)
+            return self._answer_ended(offset, request, caller)
         _check_end(half, header)
         waiting = context.view.ending.get(offset)
         if waiting is not None:
             context.counters["transactions_ended_again"] += 1
             if not request.is_oneway:
                 wait(context)
-                waiting.append((unanswered(request), peer))
+                waiting.append((unanswered(request), caller))
             return []
         if choice == TRANSACTION_ROLLBACK:
-            return [self._propose(half, None, request, peer)]
+            return [self._propose(half, None, request, caller)]
 
         check_room(context)
 
-        return [self._propose(half, self._append_commit(half, now), request, peer)]
+        return [self._propose(half, self._append_commit(half, now), request, caller)]
 
-    def refuse_end(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def refuse_end(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Refuse 37 on a replica that does not lead, with RocketMQ's code for slaves."""
         context = self._context
-        remark = _SLAVE.format(group=context.settings.group, address=context.address_for(peer))
+        remark = _SLAVE.format(group=context.settings.group, address=context.address_for(caller))
 
-        return answer(request, peer, ResponseCode.SLAVE_NOT_AVAILABLE, remark=remark)
+        return answer(request, caller, ResponseCode.SLAVE_NOT_AVAILABLE, remark=remark)
 
-    def _answer_ended(self, offset: int, request: RemotingCommand, peer: Peer) -> list[Effect]:
+    def _answer_ended(self, offset: int, request: RemotingCommand, caller: Caller) -> list[Effect]:
         halves = self._context.state.topics.by_name[TRANS_HALF_TOPIC]
         if not 0 <= offset < halves.queue(0).next_offset:
             raise RequestRefused(
@@ -242,7 +242,7 @@ class TransactionProcessor:
             )
         self._context.counters["transactions_ended_again"] += 1
 
-        return answer(request, peer, remark=_ENDED)
+        return answer(request, caller, remark=_ENDED)
 
     def _append_commit(self, half: Half, now: Now) -> Draft:
         """Append the visible copy of a half message to its own topic."""
@@ -282,7 +282,7 @@ class TransactionProcessor:
         return draft
 
     def _propose(
-        self, half: Half, copy: Draft | None, request: RemotingCommand, peer: Peer
+        self, half: Half, copy: Draft | None, request: RemotingCommand, caller: Caller
     ) -> Propose:
         context, view, offset = self._context, self._context.view, half.offset
         view.ending[offset] = []
@@ -291,7 +291,7 @@ class TransactionProcessor:
             view.taken_back[half.opened.physical] = 0
 
         def settled(code: int, remark: str | None) -> list[Effect]:
-            effects = answer(request, peer, code, remark=remark)
+            effects = answer(request, caller, code, remark=remark)
             view.taken_back.pop(half.opened.physical, None)
             again = remark if code else _ENDED
             for other, other_peer in view.ending.pop(offset):
@@ -317,7 +317,7 @@ class TransactionProcessor:
 
     # -- asking again ------------------------------------------------------------------------------
 
-    def resume(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+    def resume(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 323: check a half message again as if it were new."""
         context = self._context
         message_id = ResumeCheckHalfMessageHeader.from_ext(request.ext).msg_id or ""
@@ -329,11 +329,11 @@ class TransactionProcessor:
         def applied(_: Sequence[Outcome], __: Now) -> list[Effect]:
             half = context.state.transactions.open.get(offset)
             if half is None:
-                return answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=ended)
+                return answer(request, caller, ResponseCode.SYSTEM_ERROR, remark=ended)
             self._checks.watch(half)
-            return answer(request, peer)
+            return answer(request, caller)
 
-        return answer_when_applied(request, peer, [HalfResumed(offset)], then=applied)
+        return answer_when_applied(request, caller, [HalfResumed(offset)], then=applied)
 
     def _find(self, message_id: str) -> int:
         """Return the offset of the half message that an offset id names directly or through its given up copy."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from orderlymq_broker.core.effects import Peer
+from orderlymq_broker.core.effects import Caller
 from orderlymq_broker.core.requestcontext import RequestRefused
 from orderlymq_broker.processors.admin.access import needs_of, signature
 from orderlymq_broker.processors.observe.status import HIDDEN
@@ -192,18 +192,18 @@ def test_white_addresses_need_no_signature(guarded: Shell) -> None:
         WhiteAddressesSet(("192.0.2.7", "10.0.0.*")),
         AccountSet("inside", SECRET, topic_perms={"orders": "PUB"}, white_address="172.16.0.{1,2}"),
     )
-    white, near, other = (Peer(5, host, 1) for host in ("10.0.0.9", "172.16.0.2", "172.16.0.3"))
+    white, near, other = (Caller(5, host, 1) for host in ("10.0.0.9", "172.16.0.2", "172.16.0.3"))
 
-    def send(topic: str, peer: Peer, key: str = "") -> str:
+    def send(topic: str, caller: Caller, key: str = "") -> str:
         ext = {**send_ext(topic), **({"AccessKey": key} if key else {})}
-        return (guarded.call(310, ext, b"x", peer=peer).remark or "").removeprefix(EXCEPTION)
+        return (guarded.call(310, ext, b"x", caller=caller).remark or "").removeprefix(EXCEPTION)
 
     assert send("secret", white) == ""
     assert send("orders", near, "inside") == ""
     assert send("orders", other, "inside").startswith("Check signature failed")
     assert send("orders", near).startswith("No accessKey")
     assert send("secret", near, "inside").startswith("No default permission for topic-secret")
-    admin = guarded.call(215, {"topic": "orders", "AccessKey": "inside"}, peer=near)
+    admin = guarded.call(215, {"topic": "orders", "AccessKey": "inside"}, caller=near)
     assert "Need admin permission" in (admin.remark or "")
 
 
@@ -216,11 +216,11 @@ def test_nobody_behind_a_further_listener_is_at_a_white_address(guarded: Shell) 
         WhiteAddressesSet(("10.0.0.*", "*")),
         AccountSet("inside", SECRET, white_address="*"),
     )
-    outside = Peer(5, "10.0.0.9", 1, listener="outside")
+    outside = Caller(5, "10.0.0.9", 1, listener="outside")
     ext = send_ext("secret")
 
-    assert guarded.call(310, ext, b"x", peer=outside).code == 1
-    assert guarded.call(310, {**ext, "AccessKey": "inside"}, b"x", peer=outside).code == 1
+    assert guarded.call(310, ext, b"x", caller=outside).code == 1
+    assert guarded.call(310, {**ext, "AccessKey": "inside"}, b"x", caller=outside).code == 1
 
 
 def test_what_each_request_needs() -> None:
@@ -588,7 +588,7 @@ def test_without_access_control_nothing_is_asked() -> None:
     create(shell, TopicSet("orders", 1, 1))
 
     reply = shell.call(
-        310, {**send_ext("orders"), "AccessKey": "x", "Signature": "y"}, b"x", peer=ALICE
+        310, {**send_ext("orders"), "AccessKey": "x", "Signature": "y"}, b"x", caller=ALICE
     )
 
     assert reply.code == 0

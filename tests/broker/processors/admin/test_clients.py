@@ -3,7 +3,7 @@
 import pytest
 
 from orderlymq_broker.core.brokertoclient import TOOLS
-from orderlymq_broker.core.effects import Peer
+from orderlymq_broker.core.effects import Caller
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.frame.command import FLAG_RESPONSE, RemotingCommand
 from orderlymq_protocol.message.record import iter_records
@@ -23,17 +23,17 @@ def asked(admin: AdminShell, code: int) -> list[tuple[int, RemotingCommand]]:
 
 
 def respond(
-    admin: AdminShell, question: RemotingCommand, peer: Peer, code: int = 0, body: bytes = b""
+    admin: AdminShell, question: RemotingCommand, caller: Caller, code: int = 0, body: bytes = b""
 ) -> None:
     response = RemotingCommand(
         code, question.opaque, FLAG_RESPONSE, {"OmqServer": "mine"}, body, "as it is"
     )
-    admin.run(admin.core.handle(response, peer, admin.now))
+    admin.run(admin.core.handle(response, caller, admin.now))
 
 
 def test_the_members_of_a_group_are_shown_with_their_subscriptions(admin: AdminShell) -> None:
     """Law: 203 shows the connections of a group by client id, and its subscriptions."""
-    heartbeat(admin, "bob", peer=BOB)
+    heartbeat(admin, "bob", caller=BOB)
     heartbeat(admin, "alice", tags="paid || packed")
 
     body = admin.read(203, consumerGroup="billing")
@@ -113,7 +113,7 @@ def test_a_client_answers_for_itself_and_its_answer_is_passed_on(admin: AdminShe
     The answer's fields do not: with `OmqServer` a member could tell a signer what to sign with.
     """
     heartbeat(admin, "alice")
-    opaque = admin.submit(307, INFO, peer=TOOL)
+    opaque = admin.submit(307, INFO, caller=TOOL)
     ((connection, question),) = asked(admin, 307)
     assert (connection, question.ext, question.is_oneway) == (ALICE.connection, INFO, False)
     assert admin.reply_to(opaque) is None
@@ -133,7 +133,7 @@ def test_a_client_answers_for_itself_and_its_answer_is_passed_on(admin: AdminShe
 def test_only_the_connection_that_was_asked_may_answer(admin: AdminShell) -> None:
     """Law: only the asked connection may answer, and only once; opaques are small numbers that others could guess."""
     heartbeat(admin, "alice")
-    opaque = admin.submit(307, INFO, peer=TOOL)
+    opaque = admin.submit(307, INFO, caller=TOOL)
     ((_, question),) = asked(admin, 307)
 
     respond(admin, question, BOB)
@@ -155,7 +155,7 @@ def test_a_question_always_ends(admin: AdminShell, ending: str, part: str) -> No
     a closed connection or a change of leader.
     """
     heartbeat(admin, "alice")
-    opaque = admin.submit(307, INFO, peer=TOOL)
+    opaque = admin.submit(307, INFO, caller=TOOL)
 
     match ending:
         case "time":
@@ -174,27 +174,27 @@ def test_a_question_always_ends(admin: AdminShell, ending: str, part: str) -> No
 
 def test_a_client_that_is_not_there_or_too_old_is_not_asked(admin: AdminShell) -> None:
     """Law: a client that is not connected or too old gets no request; the tool gets 1 immediately."""
-    offline = admin.call(307, INFO, peer=TOOL)
+    offline = admin.call(307, INFO, caller=TOOL)
     assert (offline.code, offline.remark) == (1, "The Consumer <billing> <alice> not online")
     admin.call(34, {}, heartbeat_body("alice"), version=61)
 
-    assert "too low" in (admin.call(307, INFO, peer=TOOL).remark or "")
+    assert "too low" in (admin.call(307, INFO, caller=TOOL).remark or "")
     assert asked(admin, 307) == []
 
 
 def test_open_questions_are_limited(admin: AdminShell) -> None:
     """Law: unanswered requests per client are limited: more get 2 (busy) for that client only, until some are answered."""
     heartbeat(admin, "alice")
-    heartbeat(admin, "bob", peer=BOB)
+    heartbeat(admin, "bob", caller=BOB)
     for _ in range(TOOLS.of_asked):
-        admin.submit(307, INFO, peer=TOOL)
+        admin.submit(307, INFO, caller=TOOL)
 
-    assert admin.call(307, INFO, peer=TOOL).code == 2
-    assert admin.ask(307, {**INFO, "clientId": "bob"}, peer=TOOL) is None
+    assert admin.call(307, INFO, caller=TOOL).code == 2
+    assert admin.ask(307, {**INFO, "clientId": "bob"}, caller=TOOL) is None
     _, question = asked(admin, 307)[0]
     respond(admin, question, ALICE)
 
-    assert admin.ask(307, INFO, peer=TOOL) is None
+    assert admin.ask(307, INFO, caller=TOOL) is None
 
 
 def test_who_fills_the_places_for_questions_leaves_some_for_others(admin: AdminShell) -> None:
@@ -202,17 +202,17 @@ def test_who_fills_the_places_for_questions_leaves_some_for_others(admin: AdminS
     heartbeat(admin, "alice")
     members = range(TOOLS.in_all // TOOLS.of_asked)
     for number in members:
-        heartbeat(admin, f"silent{number}", peer=Peer(100 + number, "192.0.2.7", 40_000))
+        heartbeat(admin, f"silent{number}", caller=Caller(100 + number, "192.0.2.7", 40_000))
     for number in members:
-        asker = Peer(1_000 + number, "192.0.2.7", 40_001)
+        asker = Caller(1_000 + number, "192.0.2.7", 40_001)
         for _ in range(TOOLS.of_asked):
-            admin.submit(307, {**INFO, "clientId": f"silent{number}"}, peer=asker)
+            admin.submit(307, {**INFO, "clientId": f"silent{number}"}, caller=asker)
 
     assert len(admin.core.calls) == TOOLS.in_all * 3 // 4
-    assert admin.ask(307, INFO, peer=TOOL) is None
+    assert admin.ask(307, INFO, caller=TOOL) is None
     admin.pass_time(10_000, step=10_000)
     assert not len(admin.core.calls)
-    assert admin.ask(307, {**INFO, "clientId": "silent0"}, peer=asker) is None
+    assert admin.ask(307, {**INFO, "clientId": "silent0"}, caller=asker) is None
 
 
 def test_a_client_is_given_one_message_to_consume(admin: AdminShell) -> None:
@@ -222,7 +222,7 @@ def test_a_client_is_given_one_message_to_consume(admin: AdminShell) -> None:
     heartbeat(admin, "alice")
     ext = {"consumerGroup": "billing", "clientId": "alice", "msgId": message_id}
 
-    opaque = admin.submit(309, ext, peer=TOOL)
+    opaque = admin.submit(309, ext, caller=TOOL)
     ((connection, question),) = asked(admin, 309)
     respond(admin, question, ALICE, body=b'{"consumeResult":"CR_SUCCESS"}')
 
@@ -250,8 +250,8 @@ def test_no_client_is_shown_how_a_request_was_signed(admin: AdminShell) -> None:
     reply = send_ext("orders", properties(REPLY_TO_CLIENT="alice"))
 
     for code, ext in ((222, member), (223, member), (307, member), (309, member)):
-        admin.submit(code, ext, peer=TOOL)
-    admin.submit(325, {**reply, **secret}, b"reply", peer=TOOL)
+        admin.submit(code, ext, caller=TOOL)
+    admin.submit(325, {**reply, **secret}, b"reply", caller=TOOL)
     admin.settle()
 
     questions = [each.command for each in admin.sent if not each.command.is_response]
@@ -273,10 +273,10 @@ def test_any_member_will_do_when_the_tool_names_none(admin: AdminShell) -> None:
     """Law: if 309 names no client, the first member by name is asked, so that a repeat asks the same one."""
     create_topic(admin)
     message_id = send(admin).ext["msgId"]
-    heartbeat(admin, "bob", peer=BOB)
+    heartbeat(admin, "bob", caller=BOB)
     heartbeat(admin, "alice")
 
-    admin.submit(309, {"consumerGroup": "billing", "msgId": message_id}, peer=TOOL)
+    admin.submit(309, {"consumerGroup": "billing", "msgId": message_id}, caller=TOOL)
 
     ((connection, question),) = asked(admin, 309)
     assert (connection, question.ext["clientId"]) == (ALICE.connection, "alice")

@@ -38,7 +38,7 @@ def answered(admin: AdminShell, frame: GoldenFrame) -> tuple[int, bytes]:
     fields = frame.fields
     if frame.code == 315:
         fields["extFields"]["statsKey"] = "TV5"
-    reply = admin.call(frame.code, fields.get("extFields") or {}, frame.body, peer=ALICE)
+    reply = admin.call(frame.code, fields.get("extFields") or {}, frame.body, caller=ALICE)
     return reply.code, reply.body
 
 

@@ -18,11 +18,11 @@ GONE = {"groupName": GROUP, "cleanOffset": "true"}
 
 
 def submit(shell: Shell) -> int:
-    return shell.submit(RequestCode.DELETE_SUBSCRIPTIONGROUP, GONE, peer=TOOL)
+    return shell.submit(RequestCode.DELETE_SUBSCRIPTIONGROUP, GONE, caller=TOOL)
 
 
 def delete(shell: Shell) -> RemotingCommand:
-    return shell.call(RequestCode.DELETE_SUBSCRIPTIONGROUP, GONE, peer=TOOL)
+    return shell.call(RequestCode.DELETE_SUBSCRIPTIONGROUP, GONE, caller=TOOL)
 
 
 def by_queue() -> Shell:
@@ -43,7 +43,7 @@ def test_a_group_whose_queues_are_locked_stays() -> None:
         "group[billing] is in use: its members hold 2 queue locks (orderlymq group show); stop its consumers, or "
         "wait until their leases end, then delete it again",
     )
-    assert lock(shell, "bob", 0, peer=BOB) == {}
+    assert lock(shell, "bob", 0, caller=BOB) == {}
     unlock(shell, "alice", 0, 1)
     assert delete(shell).code == 0
     assert GROUP not in shell.state.groups.by_name
@@ -98,7 +98,7 @@ def ask_for_lanes(shell: Shell) -> int:
 
 
 def ask_for_locks(shell: Shell) -> int:
-    return shell.submit(41, {}, lock_body("alice", 0), peer=ALICE)
+    return shell.submit(41, {}, lock_body("alice", 0), caller=ALICE)
 
 
 def filled() -> Shell:

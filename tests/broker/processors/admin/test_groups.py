@@ -356,7 +356,7 @@ def test_the_time_spans_of_a_topic_with_many_queues_are_read_in_steps(admin: Adm
     """Law: 303 reads a topic with many queues in steps, because each queue takes up to three reads."""
     create(admin, TopicSet("orders", 1_000, 1_000))
 
-    opaque = admin.submit(303, {"topic": "orders", "group": "billing"}, peer=TOOL)
+    opaque = admin.submit(303, {"topic": "orders", "group": "billing"}, caller=TOOL)
 
     assert admin.reply_to(opaque) is None
     assert admin.later, "other requests are served between"

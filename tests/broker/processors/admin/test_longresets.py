@@ -69,7 +69,7 @@ def offsets(at: int) -> OffsetsReset:
 def begin(shell: AdminShell, *, force: bool = True) -> int:
     """Request a reset to 1 s."""
     ext = {"topic": "orders", "group": "billing", "timestamp": str(START_MS + 1_000)}
-    opaque = shell.submit(222, {**ext, "isForce": str(force).lower()}, peer=TOOL)
+    opaque = shell.submit(222, {**ext, "isForce": str(force).lower()}, caller=TOOL)
     assert (shell.reply_to(opaque), len(shell.later), shell.pending) == (None, 1, [])
     return opaque
 
@@ -217,7 +217,7 @@ def test_resets_are_set_in_the_order_in_which_they_were_asked_for(large: AdminSh
     """Law: two resets take effect in the order of their requests; the later one wins."""
     first = begin(large)
     ext = {"topic": "orders", "group": "billing", "timestamp": "0", "isForce": "true"}
-    second = large.submit(222, ext, peer=TOOL)
+    second = large.submit(222, ext, caller=TOOL)
 
     code, stored, informed = ended(large, second)
 

@@ -6,7 +6,7 @@ import pytest
 
 from orderlymq_broker.core.bodylimits import ANSWER_SIZE_MAX
 from orderlymq_broker.core.brokertoclient import TOOLS
-from orderlymq_broker.core.effects import Peer
+from orderlymq_broker.core.effects import Caller
 from orderlymq_broker.processors.admin.offsets import CLONED_MAX, KEPT_SIZE_MAX
 from orderlymq_broker.state.records import Commit as OffsetCommit
 from orderlymq_broker.state.records import GroupSet, OffsetsReset
@@ -70,18 +70,18 @@ def pushed(admin: AdminShell, code: int) -> list[tuple[int, RemotingCommand]]:
 
 
 def reply(
-    admin: AdminShell, asked: RemotingCommand, peer: Peer, body: bytes, code: int = 0
+    admin: AdminShell, asked: RemotingCommand, caller: Caller, body: bytes, code: int = 0
 ) -> None:
     """Answer a request that the broker has sent to a client."""
     response = RemotingCommand(code, asked.opaque, FLAG_RESPONSE, body=body)
-    admin.run(admin.core.handle(response, peer, admin.now))
+    admin.run(admin.core.handle(response, caller, admin.now))
 
 
 def test_a_reset_stores_the_offsets_and_notifies_every_member(admin: AdminShell) -> None:
     """Law: 222 stores the offset of the first message at or after the time in each queue, and sends 220 to each member."""
     history(admin)
     heartbeat(admin, "alice")
-    heartbeat(admin, "bob", peer=BOB)
+    heartbeat(admin, "bob", caller=BOB)
     commit(admin, 3, 1)
 
     answer = reset(admin, START_MS + 1_000)
@@ -169,14 +169,14 @@ def test_a_tool_resets_a_queue_that_a_member_holds_by_15(admin: AdminShell, offs
     """Law: a tool's 15 resets a queue that a member holds, as 222 does; the member's own commits stay fenced."""
     history(admin)
     heartbeat(admin, "alice")
-    heartbeat(admin, "bob", peer=BOB)
+    heartbeat(admin, "bob", caller=BOB)
     lock(admin, "alice", 0)
     commit(admin, 2, 1)
 
-    assert admin.call(15, commit_ext(offset), peer=BOB).code == 1
-    assert admin.call(15, commit_ext(-1), peer=TOOL).code == 1
+    assert admin.call(15, commit_ext(offset), caller=BOB).code == 1
+    assert admin.call(15, commit_ext(-1), caller=TOOL).code == 1
     assert (offset_of(admin), pushed(admin, 220)) == (2, [])
-    assert admin.call(15, commit_ext(offset), peer=TOOL).code == 0
+    assert admin.call(15, commit_ext(offset), caller=TOOL).code == 0
 
     assert [offset_of(admin, number) for number in (0, 1)] == [offset, 1]
     told = pushed(admin, 220)
@@ -278,8 +278,8 @@ def test_the_members_view_is_gathered_from_all_of_them(admin: AdminShell) -> Non
     """Law: 223 asks each member with 221 and answers when all have answered."""
     create_topic(admin)
     heartbeat(admin, "alice")
-    heartbeat(admin, "bob", peer=BOB)
-    opaque = admin.submit(223, {"topic": "orders", "group": "billing"}, peer=TOOL)
+    heartbeat(admin, "bob", caller=BOB)
+    opaque = admin.submit(223, {"topic": "orders", "group": "billing"}, caller=TOOL)
     (_, to_alice), (_, to_bob) = pushed(admin, 221)
 
     def view(number: int) -> bytes:
@@ -301,8 +301,8 @@ def test_a_member_that_is_silent_or_talks_nonsense_hides_nobody(admin: AdminShel
     """Law: after 3 s, 223 answers with what was readable; a silent member hides no other."""
     create_topic(admin)
     heartbeat(admin, "alice")
-    heartbeat(admin, "bob", peer=BOB)
-    opaque = admin.submit(223, {"topic": "orders", "group": "billing"}, peer=TOOL)
+    heartbeat(admin, "bob", caller=BOB)
+    opaque = admin.submit(223, {"topic": "orders", "group": "billing"}, caller=TOOL)
     (_, to_alice), _ = pushed(admin, 221)
     reply(admin, to_alice, ALICE, b"nonsense")
 
@@ -317,19 +317,21 @@ def test_what_members_say_at_length_is_kept_up_to_a_bound(admin: AdminShell) -> 
     """Law: the answers to 221 that are kept are limited in bytes, so that a thousand long ones do not fill a leader's
     memory.
     """
-    peers = {20 + number: Peer(20 + number, "192.0.2.20", 50_000 + number) for number in range(90)}
-    for connection, peer in peers.items():
-        heartbeat(admin, f"c{connection}", peer=peer)
+    callers = {
+        20 + number: Caller(20 + number, "192.0.2.20", 50_000 + number) for number in range(90)
+    }
+    for connection, caller in callers.items():
+        heartbeat(admin, f"c{connection}", caller=caller)
     rows = ",".join(f"{fastjson.dumps(queue(each)).decode()}:{each}" for each in range(900))
     body = f'{{"messageQueueTable":{{{rows}}}}}'.encode()
-    assert KEPT_SIZE_MAX < len(peers) * len(body) < len(peers) * ANSWER_SIZE_MAX
+    assert KEPT_SIZE_MAX < len(callers) * len(body) < len(callers) * ANSWER_SIZE_MAX
 
     def gathered(**more: str) -> bytes:
         admin.sent.clear()
         asked = {"topic": "orders", "group": "billing", **more}
-        opaque = admin.submit(223, asked, peer=TOOL)
+        opaque = admin.submit(223, asked, caller=TOOL)
         for connection, question in pushed(admin, 221):
-            reply(admin, question, peers[connection], body)
+            reply(admin, question, callers[connection], body)
         found = admin.reply_to(opaque)
         assert found is not None
         return found.body
@@ -344,9 +346,9 @@ def test_what_members_say_at_length_is_kept_up_to_a_bound(admin: AdminShell) -> 
 def test_one_member_may_be_asked_and_an_empty_group_answers_1(admin: AdminShell) -> None:
     """Law: clientAddr in 223 is a client id, as in RocketMQ; a group without members answers 1."""
     heartbeat(admin, "alice")
-    heartbeat(admin, "bob", peer=BOB)
+    heartbeat(admin, "bob", caller=BOB)
 
-    admin.submit(223, {"topic": "t", "group": "billing", "clientAddr": "bob"}, peer=TOOL)
+    admin.submit(223, {"topic": "t", "group": "billing", "clientAddr": "bob"}, caller=TOOL)
 
     assert [connection for connection, _ in pushed(admin, 221)] == [BOB.connection]
     assert admin.tool(223, topic="t", group="nobody").code == 1
@@ -355,13 +357,13 @@ def test_one_member_may_be_asked_and_an_empty_group_answers_1(admin: AdminShell)
 def test_a_group_with_more_members_than_are_asked_takes_no_places(admin: AdminShell) -> None:
     """Law: 223 for a group with too many members is refused at once and takes no places of other requests."""
     for number in range(TOOLS.of_asker + 1):
-        heartbeat(admin, f"c{number}", peer=Peer(20 + number, "192.0.2.20", 50_000 + number))
+        heartbeat(admin, f"c{number}", caller=Caller(20 + number, "192.0.2.20", 50_000 + number))
 
     refused = admin.tool(223, topic="t", group="billing")
 
     assert (refused.code, "name one as clientAddr" in (refused.remark or "")) == (1, True)
     assert len(admin.core.calls) == 0
-    admin.submit(223, {"topic": "t", "group": "billing", "clientAddr": "c1"}, peer=TOOL)
+    admin.submit(223, {"topic": "t", "group": "billing", "clientAddr": "c1"}, caller=TOOL)
     assert len(admin.core.calls) == 1
 
 
@@ -369,17 +371,17 @@ def test_a_question_that_is_refused_midway_asks_nobody(admin: AdminShell) -> Non
     """Law: if 223 is refused midway, no member is asked and no place stays taken."""
     create_topic(admin)
     heartbeat(admin, "alice")
-    heartbeat(admin, "bob", peer=BOB)
+    heartbeat(admin, "bob", caller=BOB)
     one = {"topic": "t", "group": "billing", "clientAddr": "bob"}
     for _ in range(TOOLS.of_asked):
-        admin.submit(223, one, peer=TOOL)
+        admin.submit(223, one, caller=TOOL)
 
     refused = admin.tool(223, topic="t", group="billing")
 
     assert refused.code == 2
     assert len(pushed(admin, 221)) == len(admin.core.calls) == TOOLS.of_asked
     admin.pass_time(3_100)
-    admin.submit(223, {"topic": "t", "group": "billing"}, peer=TOOL)
+    admin.submit(223, {"topic": "t", "group": "billing"}, caller=TOOL)
     assert len(admin.core.calls) == 2
 
 

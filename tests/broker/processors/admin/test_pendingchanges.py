@@ -20,7 +20,7 @@ def shell() -> Shell:
 
 def together(shell: Shell, *requests: tuple[int, dict[str, str], bytes]) -> list[RemotingCommand]:
     """Hand in requests before any of them is applied; return the answers."""
-    asked = [shell.submit(code, ext, body, peer=TOOL) for code, ext, body in requests]
+    asked = [shell.submit(code, ext, body, caller=TOOL) for code, ext, body in requests]
     shell.settle()
     replies = [shell.reply_to(opaque) for opaque in asked]
     return [reply for reply in replies if reply is not None]
@@ -37,7 +37,7 @@ def test_a_deleted_account_does_not_come_back_by_a_change_behind_it(shell: Shell
     assert deleted.code == 0
     assert (changed.code, changed.remark) == (1, "account[newone] is being changed; send it again")
     assert not shell.state.access.accounts
-    assert shell.call(50, KEY, peer=TOOL).code == 209
+    assert shell.call(50, KEY, caller=TOOL).code == 209
 
 
 def test_no_change_of_an_account_undoes_another_one(shell: Shell) -> None:
@@ -56,7 +56,7 @@ def test_no_change_of_an_account_undoes_another_one(shell: Shell) -> None:
 
     assert [reply.code for reply in replies] == [0, 1, 0]
     assert shell.state.access.accounts["newone"] == AccountSet("newone", SECRET)
-    assert shell.call(50, {**KEY, "topicPerms": "a=PUB"}, peer=TOOL).code == 0
+    assert shell.call(50, {**KEY, "topicPerms": "a=PUB"}, caller=TOOL).code == 0
 
 
 def test_an_account_that_is_being_made_is_not_said_to_be_missing(shell: Shell) -> None:
@@ -80,7 +80,7 @@ def test_no_change_of_a_group_undoes_another_one(shell: Shell, there: bool) -> N
     assert changed.code == 0
     assert (refused.code, refused.remark) == (1, "group[billing] is being changed; send it again")
     assert shell.state.groups.by_name["billing"].by_key
-    assert shell.call(200, {}, group(), peer=TOOL).code == 0
+    assert shell.call(200, {}, group(), caller=TOOL).code == 0
     assert shell.state.groups.by_name["billing"].by_key
 
 
@@ -102,7 +102,7 @@ def test_a_group_that_is_deleted_does_not_come_back_as_it_was(shell: Shell) -> N
     deleted, refused = together(shell, (207, {"groupName": "billing"}, b""), (200, {}, group()))
 
     assert (deleted.code, refused.code) == (0, 1)
-    assert shell.call(200, {}, group(), peer=TOOL).code == 0
+    assert shell.call(200, {}, group(), caller=TOOL).code == 0
     assert shell.state.groups.by_name["billing"].on_dead_letter == "Continue"
 
 
@@ -110,7 +110,7 @@ def test_a_list_names_a_group_once(shell: Shell) -> None:
     """Law: a list that names a group twice is refused, because the second entry would undo the first."""
     listed = [{"groupName": "billing", "concurrency": "Key"}, {"groupName": "billing"}]
 
-    refused = shell.call(225, {}, fastjson.dumps({"groupConfigList": listed}), peer=TOOL)
+    refused = shell.call(225, {}, fastjson.dumps({"groupConfigList": listed}), caller=TOOL)
 
     assert (refused.code, refused.remark) == (1, "the list names a group twice; name each once")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from orderlymq_broker.core.effects import Peer
+from orderlymq_broker.core.effects import Caller
 from orderlymq_broker.core.quotas import IDLE_MAX
 from orderlymq_broker.processors.admin.access import signature
 from orderlymq_broker.processors.admin.wrongsignatures import BYTES_PER_S
@@ -42,7 +42,7 @@ def send(
     """Send a message; return code and remark of the answer."""
     fields = {**send_ext("orders"), "AccessKey": "writer"}
     fields["Signature"] = signature(fields, body, secret)
-    reply = shell.call(code, fields, body, peer=Peer(connection, host, 40_000 + connection))
+    reply = shell.call(code, fields, body, caller=Caller(connection, host, 40_000 + connection))
     return reply.code, reply.remark or ""
 
 
@@ -99,7 +99,7 @@ def test_a_large_header_is_no_way_around(code: int) -> None:
     ext |= {"OmqKey": "operator", "OmqSignature": "guessed", "OmqTime": "1", "OmqNonce": "1"}
 
     remarks = [
-        shell.call(code, ext, peer=Peer(100 + each, ADDRESS, 40_000)).remark or ""
+        shell.call(code, ext, caller=Caller(100 + each, ADDRESS, 40_000)).remark or ""
         for each in range(40)
     ]
 
@@ -125,6 +125,6 @@ def test_the_addresses_are_bounded(guarded: Shell) -> None:
     request = RemotingCommand(RequestCode.SEND_MESSAGE_V2, ext={}, body=LARGE)
 
     for each in range(IDLE_MAX + 500):
-        wrong.count(request, Peer(each, f"10.{each >> 16}.{each >> 8 & 255}.{each & 255}", 1), 0)
+        wrong.count(request, Caller(each, f"10.{each >> 16}.{each >> 8 & 255}.{each & 255}", 1), 0)
 
     assert len(wrong) == IDLE_MAX

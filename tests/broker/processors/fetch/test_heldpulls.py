@@ -293,7 +293,7 @@ def test_a_closed_connection_takes_its_held_pulls_with_it(shell: Shell) -> None:
     """Law: a closed connection's held pulls are dropped."""
     create(shell, ORDERS, GroupSet("billing"))
     shell.submit(11, pull_ext(sysFlag=6))
-    kept = shell.submit(11, pull_ext(sysFlag=6), peer=BOB)
+    kept = shell.submit(11, pull_ext(sysFlag=6), caller=BOB)
 
     shell.run(shell.core.connection_closed(ALICE.connection))
     send(shell)
@@ -324,7 +324,7 @@ def test_who_holds_most_gives_up_its_oldest_when_no_more_can_wait(shell: Shell) 
     """Law: when no more pulls can be held, the connection with the most gives up its oldest; others keep theirs."""
     create(shell, ORDERS, GroupSet("billing"))
     long = pull_ext(sysFlag=6, queue=1, omqClientId="c" * (HELD_BYTES_MAX // 4))
-    short = [shell.submit(11, pull_ext(sysFlag=6), peer=BOB) for _ in range(100)]
+    short = [shell.submit(11, pull_ext(sysFlag=6), caller=BOB) for _ in range(100)]
     held = [shell.submit(11, long) for _ in range(3)]
     assert [shell.reply_to(each) for each in held] == [None] * 3
 
@@ -453,9 +453,9 @@ def test_the_heap_of_deadlines_does_not_keep_answered_pulls(shell: Shell) -> Non
 def test_a_connection_with_many_held_pulls_goes_in_several_turns(shell: Shell) -> None:
     """Law: a closed connection's many held pulls are dropped in several turns; those of others wait on."""
     create(shell, ORDERS, GroupSet("billing"))
-    for peer, count in ((ALICE, 2 * FORGOTTEN_MAX + 5), (BOB, 3)):
+    for caller, count in ((ALICE, 2 * FORGOTTEN_MAX + 5), (BOB, 3)):
         for _ in range(count):
-            shell.submit(11, pull_ext(sysFlag=6), peer=peer)
+            shell.submit(11, pull_ext(sysFlag=6), caller=caller)
     left = []
 
     shell.run(shell.core.connection_closed(ALICE.connection))

@@ -122,7 +122,7 @@ def test_a_push_consumer_beyond_the_end_goes_on_where_its_group_stands(orders: S
     asked.append(pull(orders, offset=10).ext["nextBeginOffset"])
 
     for committed in (1, 9):
-        orders.call(15, commit_ext(committed), peer=TOOL)
+        orders.call(15, commit_ext(committed), caller=TOOL)
         asked.append(pull(orders, offset=10).ext["nextBeginOffset"])
 
     assert asked == ["1", "0", "1", "1"]
@@ -312,14 +312,14 @@ def test_a_pull_ahead_of_its_heartbeat_waits_on_when_other_members_send_theirs(
     create(shell, ORDERS)
     send(shell, body=b"paid")
     heartbeat(shell, "alice", sub_version=5)
-    heartbeat(shell, "bob", sub_version=5, peer=BOB)
-    opaque = shell.submit(11, pull_ext(sysFlag=2, subVersion=7), peer=BOB)
+    heartbeat(shell, "bob", sub_version=5, caller=BOB)
+    opaque = shell.submit(11, pull_ext(sysFlag=2, subVersion=7), caller=BOB)
 
     heartbeat(shell, "alice", sub_version=6)
     heartbeat(shell, "alice", sub_version=9, group="audit")
     shell.call(35, {"clientID": "alice", "consumerGroup": "audit"})
     assert (shell.reply_to(opaque), shell.core.pulls.held_count) == (None, 1)
-    heartbeat(shell, "bob", sub_version=7, peer=BOB)
+    heartbeat(shell, "bob", sub_version=7, caller=BOB)
 
     reply = shell.reply_to(opaque)
     assert reply is not None
@@ -355,7 +355,7 @@ def test_a_pull_whose_heartbeat_does_not_come_is_refused_soon(shell: Shell) -> N
     first = shell.submit(11, pull_ext(sysFlag=2, subVersion=6))
     shell.pass_time(500)
     second = shell.submit(11, pull_ext(sysFlag=2, subVersion=6))
-    third = shell.submit(11, pull_ext(sysFlag=2, subVersion=6), peer=BOB)
+    third = shell.submit(11, pull_ext(sysFlag=2, subVersion=6), caller=BOB)
     shell.core.connection_closed(BOB.connection)
     shell.follow()
 

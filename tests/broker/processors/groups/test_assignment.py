@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orderlymq_broker.core.effects import Peer
+from orderlymq_broker.core.effects import Caller
 from orderlymq_broker.processors.groups.strategies import AssignmentRequest, assign
 from orderlymq_broker.state.groups.assignment import full_assignment
 from orderlymq_broker.state.records import GroupDeleted, TopicDeleted, TopicSet
@@ -35,7 +35,7 @@ def lead() -> Shell:
     shell = Shell().lead()
     create(shell, TopicSet("orders", 4, 4, order=True))
     heartbeat(shell, "one@1")
-    heartbeat(shell, "two@2", peer=BOB, tags="A || B")
+    heartbeat(shell, "two@2", caller=BOB, tags="A || B")
     shell.notified()
     return shell
 
@@ -63,7 +63,7 @@ def test_an_operator_learns_of_all_members_at_once() -> None:
 
     body = shell.call(MEMBERS, {}).body
 
-    alice, bob = (f"{peer.host}:{peer.port}" for peer in (ALICE, BOB))
+    alice, bob = (f"{caller.host}:{caller.port}" for caller in (ALICE, BOB))
     assert fastjson.loads(body)["members"] == [["one@1", alice], ["one@1", alice], ["two@2", bob]]
     assert all_members(body) == {"one@1": {alice}, "two@2": {bob}}
 
@@ -114,8 +114,8 @@ def test_the_members_of_a_large_group_are_written_bit_by_bit() -> None:
     """Law: the members of a large group are written in steps, because heartbeats may have hundreds of KiB each."""
     shell = Shell().lead()
     for number in range(300):
-        peer = Peer(20 + number, "192.0.2.20", 50_000 + number)
-        assert heartbeat(shell, f"c{number:03}", peer=peer, tags="a" * 15_000).code == 0
+        caller = Caller(20 + number, "192.0.2.20", 50_000 + number)
+        assert heartbeat(shell, f"c{number:03}", caller=caller, tags="a" * 15_000).code == 0
 
     opaque = shell.submit(MEMBERS, {"consumerGroup": "billing"})
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from orderlymq_broker.core.effects import Peer
+from orderlymq_broker.core.effects import Caller
 from orderlymq_broker.state.records import GroupSet, TopicSet
 from tests.broker.processors.driver import ALICE, BOB, Shell
 from tests.broker.processors.requests import (
@@ -16,9 +16,9 @@ from tests.broker.processors.requests import (
     unlock,
 )
 
-SECOND_PORT = Peer(11, ALICE.host, 50_001)
+SECOND_PORT = Caller(11, ALICE.host, 50_001)
 # The same machine under another address, as a node port or a balancer may choose.
-MOVED = Peer(12, "192.0.2.77", 50_002)
+MOVED = Caller(12, "192.0.2.77", 50_002)
 GRACE_MS = 35_000
 
 
@@ -30,22 +30,22 @@ def shell() -> Shell:
     return made
 
 
-def close(shell: Shell, peer: Peer) -> None:
-    shell.run(shell.core.connection_closed(peer.connection))
+def close(shell: Shell, caller: Caller) -> None:
+    shell.run(shell.core.connection_closed(caller.connection))
     shell.settle()
 
 
-def beat(shell: Shell, peer: Peer, version: int = 1, client: str = "alice") -> int:
-    return shell.call(34, {}, heartbeat_body(client, sub_version=version), peer=peer).code
+def beat(shell: Shell, caller: Caller, version: int = 1, client: str = "alice") -> int:
+    return shell.call(34, {}, heartbeat_body(client, sub_version=version), caller=caller).code
 
 
 def test_a_client_uses_several_connections_of_one_host(shell: Shell) -> None:
     """Law: a client may use several connections of one host; clients up to 4.4 lock over port - 2."""
     heartbeat(shell, "alice")
 
-    assert lock(shell, "alice", 0, peer=SECOND_PORT) == {0: 1}
+    assert lock(shell, "alice", 0, caller=SECOND_PORT) == {0: 1}
     close(shell, SECOND_PORT)
-    unlock(shell, "alice", 0, peer=Peer(13, ALICE.host, 50_003))
+    unlock(shell, "alice", 0, caller=Caller(13, ALICE.host, 50_003))
 
     assert shell.state.locks.get("billing", "orders", 0) is None
 
@@ -58,8 +58,8 @@ def test_a_client_comes_back_over_a_new_connection_while_the_old_one_looks_open(
     lock(shell, "alice", 0)
 
     assert beat(shell, SECOND_PORT) == 0
-    assert lock(shell, "alice", 0, peer=SECOND_PORT) == {0: 1}
-    assert pull(shell, peer=SECOND_PORT).code == 0
+    assert lock(shell, "alice", 0, caller=SECOND_PORT) == {0: 1}
+    assert pull(shell, caller=SECOND_PORT).code == 0
 
 
 def test_a_client_comes_back_to_the_next_leader(shell: Shell) -> None:
@@ -68,7 +68,7 @@ def test_a_client_comes_back_to_the_next_leader(shell: Shell) -> None:
     lock(shell, "alice", 0)
     successor = shell.restart().lead()
 
-    assert lock(successor, "alice", 0, peer=SECOND_PORT) == {0: 1}
+    assert lock(successor, "alice", 0, caller=SECOND_PORT) == {0: 1}
 
 
 def test_a_client_that_is_silent_no_longer_keeps_its_id_from_others(shell: Shell) -> None:
@@ -82,8 +82,8 @@ def test_a_client_that_is_silent_no_longer_keeps_its_id_from_others(shell: Shell
     assert beat(shell, ALICE) == 20516
     presence = shell.core.context.sessions.presence
     assert [each.connection for each in presence.values()] == [BOB.connection]
-    assert lock(shell, "alice", 0, peer=BOB) == {0: 1}
-    assert shell.call(41, {}, lock_body("alice", 1), peer=ALICE).code == 20516
+    assert lock(shell, "alice", 0, caller=BOB) == {0: 1}
+    assert shell.call(41, {}, lock_body("alice", 1), caller=ALICE).code == 20516
 
 
 def test_a_connection_that_lost_its_id_is_nowhere_remembered_with_it(shell: Shell) -> None:
@@ -116,7 +116,7 @@ def test_what_a_client_holds_is_no_other_hosts_before_its_lease_ends(shell: Shel
     shell.pass_time(2_000, step=1_000)
 
     assert beat(shell, BOB, version=2) == 0
-    assert lock(shell, "alice", 0, peer=BOB) == {0: 2}
+    assert lock(shell, "alice", 0, caller=BOB) == {0: 2}
 
 
 def test_proof_of_death_gives_the_id_back(shell: Shell) -> None:
@@ -141,12 +141,12 @@ def test_a_client_whose_address_has_changed_gets_its_id_back_with_its_next_heart
     close(shell, ALICE)
     if fails_over:
         shell = shell.restart().lead()
-    assert shell.call(41, {}, lock_body("alice", 0), peer=MOVED).code == 20516
+    assert shell.call(41, {}, lock_body("alice", 0), caller=MOVED).code == 20516
 
     assert beat(shell, MOVED, version=111) == 0
 
-    assert lock(shell, "alice", 0, peer=MOVED) == {0: 1}
-    assert pull(shell, peer=MOVED).code == 0
+    assert lock(shell, "alice", 0, caller=MOVED) == {0: 1}
+    assert pull(shell, caller=MOVED).code == 0
     assert beat(shell, ALICE, version=222) == 20516
 
 
@@ -171,7 +171,7 @@ def test_a_second_client_of_the_id_is_counted_and_shown(shell: Shell) -> None:
 def test_other_clients_of_a_connection_are_not_concerned(shell: Shell) -> None:
     """Law: other clients on a connection that lost an id are not affected."""
     heartbeat(shell, "alice")
-    heartbeat(shell, "carol", peer=BOB)
+    heartbeat(shell, "carol", caller=BOB)
     beat(shell, BOB)
 
     assert shell.core.clients_of(BOB.connection) == ["carol"]

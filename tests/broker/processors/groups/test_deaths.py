@@ -10,7 +10,7 @@ def test_a_dead_client_loses_locks_and_memberships_immediately(shell: Shell) -> 
     """Law: a proof of death frees locks immediately and notifies members; the next holder has the next epoch."""
     create(shell, TopicSet("orders", 2, 2))
     shell.call(34, {}, body_of("alice", "billing", "audit"))
-    shell.call(34, {}, body_of("bob", "billing", "audit"), peer=BOB)
+    shell.call(34, {}, body_of("bob", "billing", "audit"), caller=BOB)
     for group in ("billing", "audit"):
         lock(shell, "alice", 0, group=group)
     shell.notified()
@@ -22,7 +22,7 @@ def test_a_dead_client_loses_locks_and_memberships_immediately(shell: Shell) -> 
     assert shell.reply_to(opaque) is not None
     assert (members(shell), members(shell, "audit")) == (["bob"], ["bob"])
     assert shell.notified() == [BOB.connection, BOB.connection]
-    assert lock(shell, "bob", 0, peer=BOB) == {0: 2}
+    assert lock(shell, "bob", 0, caller=BOB) == {0: 2}
     assert shell.call(20502, {"clientId": "nobody"}).code == 0
 
 
@@ -70,7 +70,7 @@ def test_a_death_also_ends_what_is_not_applied_yet(shell: Shell) -> None:
     shell.settle()
 
     assert members(shell) == []
-    assert lock(shell, "bob", 0, peer=BOB) == {0: 2}
+    assert lock(shell, "bob", 0, caller=BOB) == {0: 2}
 
 
 def test_a_reported_death_also_ends_what_is_not_applied_yet(shell: Shell) -> None:
@@ -85,13 +85,13 @@ def test_a_reported_death_also_ends_what_is_not_applied_yet(shell: Shell) -> Non
     assert reply is not None
     assert reply.code == 0
     assert not shell.state.locks.holds("billing", "alice")
-    assert lock(shell, "bob", 0, peer=BOB) == {0: 2}
+    assert lock(shell, "bob", 0, caller=BOB) == {0: 2}
 
 
 def test_a_lock_from_elsewhere_that_is_not_applied_yet_saves_its_client(shell: Shell) -> None:
     """Law: an uncommitted lock from another address saves its client."""
     create(shell, TopicSet("orders", 2, 2))
-    shell.submit(41, {}, lock_body("alice", 0), peer=BOB)
+    shell.submit(41, {}, lock_body("alice", 0), caller=BOB)
     ends = frozenset({(ALICE.host, ALICE.port)})
 
     shell.run(shell.core.client_dead("alice", "no process 4711", ends))
@@ -110,4 +110,4 @@ def test_the_shell_may_report_a_death_too(shell: Shell) -> None:
     shell.settle()
 
     assert members(shell) == []
-    assert lock(shell, "bob", 0, peer=BOB) == {0: 2}
+    assert lock(shell, "bob", 0, caller=BOB) == {0: 2}

@@ -2,7 +2,7 @@
 
 from typing import NoReturn
 
-from orderlymq_broker.core.effects import Peer
+from orderlymq_broker.core.effects import Caller
 from orderlymq_broker.state.records import GroupDeleted, GroupSet, MemberSeen, TopicSet
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.frame.command import RemotingCommand
@@ -20,14 +20,14 @@ from tests.broker.processors.requests import (
     unlock,
 )
 
-ALICE_AGAIN = Peer(11, ALICE.host, 50_001)
-BOB_AGAIN = Peer(12, BOB.host, 50_002)
-NEIGHBOUR = Peer(13, ALICE.host, 50_003)
+ALICE_AGAIN = Caller(11, ALICE.host, 50_001)
+BOB_AGAIN = Caller(12, BOB.host, 50_002)
+NEIGHBOUR = Caller(13, ALICE.host, 50_003)
 
 
 def declare(shell: Shell, **members: object) -> RemotingCommand:
     """Change the group `billing` as an administrator does."""
-    return shell.call(200, body=fastjson.dumps({"groupName": "billing", **members}), peer=TOOL)
+    return shell.call(200, body=fastjson.dumps({"groupName": "billing", **members}), caller=TOOL)
 
 
 def test_a_group_that_is_declared_concurrent_is_consumed_without_locks(shell: Shell) -> None:
@@ -36,31 +36,31 @@ def test_a_group_that_is_declared_concurrent_is_consumed_without_locks(shell: Sh
     """
     create(shell, TopicSet("orders", 4, 4), GroupSet("billing"))
     send(shell)
-    heartbeat(shell, "ordered", peer=ALICE)
-    assert lock(shell, "ordered", 0, peer=ALICE) == {0: 1}
-    heartbeat(shell, "concurrent", peer=BOB)
+    heartbeat(shell, "ordered", caller=ALICE)
+    assert lock(shell, "ordered", 0, caller=ALICE) == {0: 1}
+    heartbeat(shell, "concurrent", caller=BOB)
 
     locked = declare(shell, consumeConcurrently=True)
     assert locked.code == 1
     assert "while its members hold queue locks (1)" in (locked.remark or "")
-    unlock(shell, "ordered", 0, peer=ALICE)
+    unlock(shell, "ordered", 0, caller=ALICE)
     assert declare(shell, consumeMessageOrderly=False, retryMaxTimes=3).code == 0
-    refused = pull(shell, peer=BOB)
+    refused = pull(shell, caller=BOB)
     assert refused.code == 1
     assert "orderlymq group set billing --ordering concurrent" in (refused.remark or "")
 
     assert declare(shell, consumeConcurrently=True).code == 0
     assert declare(shell, consumeMessageOrderly=False, retryMaxTimes=4).code == 0
-    assert pull(shell, peer=BOB).code == 0
-    asked = shell.call(41, body=lock_body("ordered", 0), peer=ALICE)
+    assert pull(shell, caller=BOB).code == 0
+    asked = shell.call(41, body=lock_body("ordered", 0), caller=ALICE)
     assert asked.code == 16
     assert "orderlymq group set billing --ordering ordered" in (asked.remark or "")
     assert not shell.restart().state.is_ordered("billing")
 
     assert declare(shell, consumeMessageOrderly=True, consumeConcurrently=True).code == 1
     assert declare(shell, consumeMessageOrderly=True).code == 0
-    assert pull(shell, peer=BOB).code == 1
-    assert lock(shell, "ordered", 0, peer=ALICE) == {0: 2}
+    assert pull(shell, caller=BOB).code == 1
+    assert lock(shell, "ordered", 0, caller=ALICE) == {0: 2}
 
 
 def ordered(shell: Shell, messages: int = 5) -> Shell:
@@ -69,15 +69,15 @@ def ordered(shell: Shell, messages: int = 5) -> Shell:
     for queue in (0, 1):
         for number in range(messages):
             send(shell, body=str(number).encode(), e=queue)
-    heartbeat(shell, "alice", peer=ALICE)
-    heartbeat(shell, "bob", peer=BOB)
-    assert lock(shell, "alice", 0, peer=ALICE) == {0: 1}
+    heartbeat(shell, "alice", caller=ALICE)
+    heartbeat(shell, "bob", caller=BOB)
+    assert lock(shell, "alice", 0, caller=ALICE) == {0: 1}
     return shell
 
 
-def commit(shell: Shell, offset: int, peer: Peer, *, oneway: bool = True) -> int | None:
+def commit(shell: Shell, offset: int, caller: Caller, *, oneway: bool = True) -> int | None:
     """Commit queue 0; return the reply's code, if there is one."""
-    reply = shell.ask(15, commit_ext(offset), peer=peer, oneway=oneway)
+    reply = shell.ask(15, commit_ext(offset), caller=caller, oneway=oneway)
     shell.pass_time(100)
     return reply.code if reply is not None else None
 
@@ -88,8 +88,8 @@ def test_the_holder_is_served_and_others_learn_who_holds(shell: Shell) -> None:
     """
     ordered(shell)
 
-    assert pull(shell, peer=ALICE).code == 0
-    refused = pull(shell, peer=BOB)
+    assert pull(shell, caller=ALICE).code == 0
+    refused = pull(shell, caller=BOB)
 
     assert refused.code == 1
     assert "locked by alice with epoch 1 since 17000000" in (refused.remark or "")
@@ -99,9 +99,9 @@ def test_without_a_lock_nobody_of_the_group_is_served(shell: Shell) -> None:
     """Law: after its first lock a group is ordered, and a queue without a holder serves nobody."""
     ordered(shell)
 
-    assert pull(shell, peer=ALICE, queue=1).code == 1
-    unlock(shell, "alice", 0, peer=ALICE)
-    assert pull(shell, peer=ALICE).code == 1
+    assert pull(shell, caller=ALICE, queue=1).code == 1
+    unlock(shell, "alice", 0, caller=ALICE)
+    assert pull(shell, caller=ALICE).code == 1
 
 
 def test_a_group_that_is_ordered_by_configuration_needs_no_first_lock(shell: Shell) -> None:
@@ -116,33 +116,33 @@ def test_tools_under_other_groups_read_what_they_like(shell: Shell) -> None:
     """Law: the fence is the group's, so tools with other groups may read the topic."""
     ordered(shell)
 
-    assert pull(shell, peer=TOOL, group="TOOLS_CONSUMER").code == 0
+    assert pull(shell, caller=TOOL, group="TOOLS_CONSUMER").code == 0
 
 
 def test_broadcasting_members_pass(shell: Shell) -> None:
     """Law: broadcasting members are served without a lock."""
     create(shell, TopicSet("orders", 1, 1))
     send(shell)
-    heartbeat(shell, "alice", peer=ALICE, model="BROADCASTING")
-    heartbeat(shell, "bob", peer=BOB, model="BROADCASTING")
-    lock(shell, "alice", 0, peer=ALICE)
+    heartbeat(shell, "alice", caller=ALICE, model="BROADCASTING")
+    heartbeat(shell, "bob", caller=BOB, model="BROADCASTING")
+    lock(shell, "alice", 0, caller=ALICE)
 
-    assert pull(shell, peer=ALICE).code == 0
-    assert pull(shell, peer=BOB).code == 0
-    assert pull(shell, peer=BOB_AGAIN).code == 0
+    assert pull(shell, caller=ALICE).code == 0
+    assert pull(shell, caller=BOB).code == 0
+    assert pull(shell, caller=BOB_AGAIN).code == 0
     assert not shell.state.is_ordered("billing")
 
 
 def test_a_member_that_broadcasts_lets_nobody_else_pass(shell: Shell) -> None:
     """Law: a broadcasting member does not open the fence for unknown connections of its group."""
     ordered(shell)
-    heartbeat(shell, "carol", peer=Peer(20, "10.0.0.20", 50_000), model="BROADCASTING")
+    heartbeat(shell, "carol", caller=Caller(20, "10.0.0.20", 50_000), model="BROADCASTING")
 
-    assert pull(shell, peer=BOB_AGAIN).code == 1
-    assert commit(shell, 3, peer=BOB_AGAIN) in (None, 1)
+    assert pull(shell, caller=BOB_AGAIN).code == 1
+    assert commit(shell, 3, caller=BOB_AGAIN) in (None, 1)
     assert offset_of(shell) is None
-    assert pull(shell, peer=Peer(20, "10.0.0.20", 50_000)).code == 0
-    assert pull(shell, peer=ALICE).code == 0
+    assert pull(shell, caller=Caller(20, "10.0.0.20", 50_000)).code == 0
+    assert pull(shell, caller=ALICE).code == 0
 
 
 def test_after_a_fail_over_the_holder_is_known_by_its_subscription() -> None:
@@ -150,13 +150,13 @@ def test_after_a_fail_over_the_holder_is_known_by_its_subscription() -> None:
     to 30 s).
     """
     leader = ordered(Shell().lead())
-    heartbeat(leader, "alice", peer=ALICE, sub_version=111)
+    heartbeat(leader, "alice", caller=ALICE, sub_version=111)
 
     successor = leader.restart().lead()
 
-    assert pull(successor, peer=ALICE_AGAIN, subVersion=111).code == 0
-    assert pull(successor, peer=BOB_AGAIN, subVersion=111).code == 1
-    assert pull(successor, peer=ALICE_AGAIN, subVersion=111, queue=1).code == 1
+    assert pull(successor, caller=ALICE_AGAIN, subVersion=111).code == 0
+    assert pull(successor, caller=BOB_AGAIN, subVersion=111).code == 1
+    assert pull(successor, caller=ALICE_AGAIN, subVersion=111, queue=1).code == 1
 
 
 class Unwalked(dict[str, MemberSeen]):
@@ -169,57 +169,57 @@ class Unwalked(dict[str, MemberSeen]):
 def test_after_a_fail_over_a_pull_looks_at_members_of_its_address_alone() -> None:
     """Law: such a pull looks only at members of its address, because a thousand members may pull several times a second."""
     leader = ordered(Shell().lead())
-    heartbeat(leader, "alice", peer=ALICE, sub_version=111)
+    heartbeat(leader, "alice", caller=ALICE, sub_version=111)
     successor = leader.restart().lead()
     members = successor.state.members
     members._groups["billing"] = Unwalked(members._groups["billing"])
 
-    assert pull(successor, peer=ALICE_AGAIN, subVersion=111).code == 0
-    assert successor.call(15, commit_ext(2), peer=ALICE_AGAIN).code == 0
+    assert pull(successor, caller=ALICE_AGAIN, subVersion=111).code == 0
+    assert successor.call(15, commit_ext(2), caller=ALICE_AGAIN).code == 0
 
 
 def test_two_clients_of_one_address_never_both_pull_an_ordered_queue() -> None:
     """Law: of two clients at one address, never do both pull an ordered queue."""
     leader = ordered(Shell().lead())
-    heartbeat(leader, "alice", peer=ALICE, sub_version=111)
-    heartbeat(leader, "carol", peer=NEIGHBOUR, sub_version=112)
+    heartbeat(leader, "alice", caller=ALICE, sub_version=111)
+    heartbeat(leader, "carol", caller=NEIGHBOUR, sub_version=112)
 
     successor = leader.restart().lead()
 
     for version in ("112", "0", "", "-1", "110", "0111"):
-        assert pull(successor, peer=NEIGHBOUR, subVersion=version).code == 1, version
-    assert pull(successor, peer=ALICE_AGAIN, subVersion=111).code == 0
+        assert pull(successor, caller=NEIGHBOUR, subVersion=version).code == 1, version
+    assert pull(successor, caller=ALICE_AGAIN, subVersion=111).code == 0
 
 
 def test_what_two_members_of_one_address_both_say_proves_nothing() -> None:
     """Law: if two members of one address have the same version, both wait until they name themselves."""
     leader = ordered(Shell().lead())
-    heartbeat(leader, "alice", peer=ALICE, sub_version=111)
-    heartbeat(leader, "carol", peer=NEIGHBOUR, sub_version=111)
+    heartbeat(leader, "alice", caller=ALICE, sub_version=111)
+    heartbeat(leader, "carol", caller=NEIGHBOUR, sub_version=111)
 
     successor = leader.restart().lead()
 
-    assert pull(successor, peer=ALICE_AGAIN, subVersion=111).code == 1
-    heartbeat(successor, "alice", peer=ALICE_AGAIN, sub_version=111)
-    assert pull(successor, peer=ALICE_AGAIN, subVersion=111).code == 0
+    assert pull(successor, caller=ALICE_AGAIN, subVersion=111).code == 1
+    heartbeat(successor, "alice", caller=ALICE_AGAIN, sub_version=111)
+    assert pull(successor, caller=ALICE_AGAIN, subVersion=111).code == 0
 
 
 def test_a_commit_after_a_fail_over_counts_where_the_holder_pulls() -> None:
     """Law: after a change of leader, a commit (which names no sender) counts if its connection has pulled as the holder."""
     leader = ordered(Shell().lead())
-    heartbeat(leader, "alice", peer=ALICE, sub_version=111)
+    heartbeat(leader, "alice", caller=ALICE, sub_version=111)
     successor = leader.restart().lead()
 
     commit(successor, 2, ALICE_AGAIN)
     commit(successor, 3, NEIGHBOUR)
     assert offset_of(successor) is None
-    assert pull(successor, peer=ALICE_AGAIN, subVersion=111).code == 0
+    assert pull(successor, caller=ALICE_AGAIN, subVersion=111).code == 0
     commit(successor, 4, NEIGHBOUR)
     commit(successor, 2, ALICE_AGAIN)
     assert offset_of(successor) == 2
 
-    unlock(successor, "alice", 0, peer=NEIGHBOUR)
-    lock(successor, "bob", 0, peer=BOB)
+    unlock(successor, "alice", 0, caller=NEIGHBOUR)
+    lock(successor, "bob", 0, caller=BOB)
     commit(successor, 5, ALICE_AGAIN)
     assert offset_of(successor) == 2
 
@@ -227,32 +227,32 @@ def test_a_commit_after_a_fail_over_counts_where_the_holder_pulls() -> None:
 def test_a_holder_that_pulls_over_a_known_connection_is_not_the_unknown_one_beside_it() -> None:
     """Law: if the holder pulls over a known connection, an unknown one of its address is not the holder."""
     successor = ordered(Shell().lead()).restart().lead()
-    heartbeat(successor, "alice", peer=ALICE_AGAIN, sub_version=111)
-    assert pull(successor, peer=ALICE_AGAIN).code == 0
+    heartbeat(successor, "alice", caller=ALICE_AGAIN, sub_version=111)
+    assert pull(successor, caller=ALICE_AGAIN).code == 0
 
-    assert pull(successor, peer=NEIGHBOUR, subVersion=111).code == 1
+    assert pull(successor, caller=NEIGHBOUR, subVersion=111).code == 1
 
 
 def test_a_client_that_says_who_it_is_is_judged_exactly(shell: Shell) -> None:
     """Law: with omqClientId and omqEpoch, exactly the live epoch of the holder counts, over any connection of its host."""
     ordered(shell)
 
-    assert pull(shell, peer=ALICE_AGAIN, omqClientId="alice", omqEpoch="1").code == 0
-    assert pull(shell, peer=TOOL, omqClientId="alice", omqEpoch="1").code == 20516
-    assert pull(shell, peer=ALICE, omqClientId="alice", omqEpoch="2").code == 1
-    assert pull(shell, peer=ALICE, omqClientId="bob", omqEpoch="1").code == 20516
-    unlock(shell, "alice", 0, peer=ALICE)
-    lock(shell, "bob", 0, peer=BOB)
-    lock(shell, "alice", 1, peer=ALICE)
-    assert pull(shell, peer=ALICE, omqClientId="alice", omqEpoch="1").code == 1
+    assert pull(shell, caller=ALICE_AGAIN, omqClientId="alice", omqEpoch="1").code == 0
+    assert pull(shell, caller=TOOL, omqClientId="alice", omqEpoch="1").code == 20516
+    assert pull(shell, caller=ALICE, omqClientId="alice", omqEpoch="2").code == 1
+    assert pull(shell, caller=ALICE, omqClientId="bob", omqEpoch="1").code == 20516
+    unlock(shell, "alice", 0, caller=ALICE)
+    lock(shell, "bob", 0, caller=BOB)
+    lock(shell, "alice", 1, caller=ALICE)
+    assert pull(shell, caller=ALICE, omqClientId="alice", omqEpoch="1").code == 1
 
 
 def test_a_held_pull_is_judged_again_when_it_is_answered(shell: Shell) -> None:
     """Law: a held pull is checked again when it is answered; if the lock has gone to another client, it gets nothing."""
     ordered(shell)
-    opaque = shell.submit(11, pull_ext(sysFlag=6, offset=5), peer=ALICE)
-    unlock(shell, "alice", 0, peer=ALICE)
-    lock(shell, "bob", 0, peer=BOB)
+    opaque = shell.submit(11, pull_ext(sysFlag=6, offset=5), caller=ALICE)
+    unlock(shell, "alice", 0, caller=ALICE)
+    lock(shell, "bob", 0, caller=BOB)
 
     send(shell, body=b"for bob")
 
@@ -281,9 +281,9 @@ def test_a_late_commit_of_a_former_holder_does_not_move_the_new_ones_offset(shel
     """Law: a commit after the release of the lock moves nothing; one gathered before it counts."""
     ordered(shell)
     commit(shell, 1, ALICE)
-    shell.submit(15, commit_ext(2), peer=ALICE, oneway=True)
-    unlock(shell, "alice", 0, peer=ALICE)
-    lock(shell, "bob", 0, peer=BOB)
+    shell.submit(15, commit_ext(2), caller=ALICE, oneway=True)
+    unlock(shell, "alice", 0, caller=ALICE)
+    lock(shell, "bob", 0, caller=BOB)
     assert offset_of(shell) == 2, "what was committed before the release counts"
 
     commit(shell, 5, ALICE)
@@ -295,9 +295,9 @@ def test_a_commit_that_meets_the_end_of_its_lock_in_the_log_is_passed_over(shell
     """Law: a commit is judged by its epoch when it is applied, so one behind its lock's end is skipped."""
     ordered(shell)
     commit(shell, 1, ALICE)
-    shell.submit(42, {}, lock_body("alice", 0), peer=ALICE)
-    shell.submit(41, {}, lock_body("bob", 0), peer=BOB)
-    shell.submit(15, commit_ext(4), peer=ALICE, oneway=True)
+    shell.submit(42, {}, lock_body("alice", 0), caller=ALICE)
+    shell.submit(41, {}, lock_body("bob", 0), caller=BOB)
+    shell.submit(15, commit_ext(4), caller=ALICE, oneway=True)
     shell.run(shell.core.tick(shell.now))
     shell.settle()
 
@@ -334,8 +334,8 @@ def test_the_commit_of_a_pull_is_fenced_like_any_other(shell: Shell) -> None:
     """Law: the commit in a pull is fenced too: a refused pull commits nothing."""
     ordered(shell)
 
-    pull(shell, peer=BOB, sysFlag=5, commitOffset=4)
-    pull(shell, peer=ALICE, sysFlag=5, commitOffset=3)
+    pull(shell, caller=BOB, sysFlag=5, commitOffset=4)
+    pull(shell, caller=ALICE, sysFlag=5, commitOffset=3)
     shell.pass_time(100)
 
     assert offset_of(shell) == 3
@@ -344,14 +344,14 @@ def test_the_commit_of_a_pull_is_fenced_like_any_other(shell: Shell) -> None:
 def test_who_gave_a_queue_back_may_still_commit_until_another_holds_it(shell: Shell) -> None:
     """Law: the last holder may still commit after its release, until another client holds the queue; Java unlocks first."""
     ordered(shell)
-    pull(shell, peer=ALICE)
-    unlock(shell, "alice", 0, peer=ALICE)
+    pull(shell, caller=ALICE)
+    unlock(shell, "alice", 0, caller=ALICE)
 
     commit(shell, 2, BOB)
     assert offset_of(shell, 0) != 2
     commit(shell, 3, ALICE)
     assert offset_of(shell, 0) == 3
-    assert lock(shell, "bob", 0, peer=BOB) == {0: 2}
+    assert lock(shell, "bob", 0, caller=BOB) == {0: 2}
     commit(shell, 5, ALICE)
     assert offset_of(shell, 0) == 3
 
@@ -359,10 +359,10 @@ def test_who_gave_a_queue_back_may_still_commit_until_another_holds_it(shell: Sh
 def test_a_commit_on_its_way_when_the_queue_changes_hands_is_void(shell: Shell) -> None:
     """Law: a gathered commit of epoch 1 does not count under epoch 2."""
     ordered(shell)
-    unlock(shell, "alice", 0, peer=ALICE)
-    shell.ask(15, commit_ext(4), peer=ALICE, oneway=True)
+    unlock(shell, "alice", 0, caller=ALICE)
+    shell.ask(15, commit_ext(4), caller=ALICE, oneway=True)
 
-    lock(shell, "bob", 0, peer=BOB)
+    lock(shell, "bob", 0, caller=BOB)
 
     # Gathered commits enter the log before any change of a lock, with their epochs.
     assert offset_of(shell, 0) == 4
@@ -376,12 +376,12 @@ def test_an_epoch_ends_with_its_group(shell: Shell) -> None:
     mine = {"omqClientId": "alice", "omqEpoch": "1"}
     create(shell, GroupDeleted("billing", clean_offsets=True))
 
-    late = shell.ask(15, {**commit_ext(3), **mine}, peer=ALICE)
+    late = shell.ask(15, {**commit_ext(3), **mine}, caller=ALICE)
 
     assert late is not None
     assert late.code == 1
     assert "epoch 1 of queue 0 of topic orders ended when group billing was deleted" in str(
         late.remark
     )
-    assert pull(shell, peer=ALICE, omqClientId="alice", omqEpoch="1").code == 1
+    assert pull(shell, caller=ALICE, omqClientId="alice", omqEpoch="1").code == 1
     assert shell.state.offsets.get("billing", "orders", 0) is None

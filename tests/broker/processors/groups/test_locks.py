@@ -42,10 +42,10 @@ def test_free_own_expired_and_foreign_queues_are_distinguished(shell: Shell) -> 
     not those of others.
     """
     create(shell, ORDERS)
-    assert lock(shell, "bob", 2, peer=BOB) == {2: 1}
+    assert lock(shell, "bob", 2, caller=BOB) == {2: 1}
     shell.monotonic_ms += LEASE_MS + 1  # No tick has noticed yet that bob's lease on 2 is over.
     assert lock(shell, "alice", 0) == {0: 1}
-    assert lock(shell, "bob", 3, peer=BOB) == {3: 1}
+    assert lock(shell, "bob", 3, caller=BOB) == {3: 1}
 
     reply = shell.call(41, {}, lock_body("alice", 3, 2, 1, 0))
 
@@ -62,9 +62,9 @@ def test_the_log_shows_of_each_request_what_was_got_taken_and_refused(shell: She
     renewals are not logged (LOG-10 to LOG-12).
     """
     create(shell, ORDERS)
-    lock(shell, "bob", 2, peer=BOB)
+    lock(shell, "bob", 2, caller=BOB)
     shell.monotonic_ms += LEASE_MS + 1
-    lock(shell, "bob", 3, peer=BOB)
+    lock(shell, "bob", 3, caller=BOB)
     reports = shell.core.locks.reports
     reports.take()
 
@@ -95,7 +95,7 @@ def test_the_log_shows_of_each_request_what_was_got_taken_and_refused(shell: She
 def test_who_asks_in_vain_is_logged_once_a_minute_and_many_queues_in_one_line(shell: Shell) -> None:
     """Law: repeated refusals are logged once a minute, many queues in one line."""
     create(shell, TopicSet("orders", 9, 9, order=True))
-    lock(shell, "bob", *range(9), peer=BOB, lease_ms=600_000)
+    lock(shell, "bob", *range(9), caller=BOB, lease_ms=600_000)
     (first,) = shell.core.locks.reports.take()
 
     for _ in range(25):
@@ -120,13 +120,13 @@ def test_a_storm_of_a_thousand_groups_is_served() -> None:
 
     held = Counter(each.group for each in shell.state.locks.held())
     assert held == dict.fromkeys(groups, 64)
-    assert lock(shell, "bob", *range(64), peer=BOB, group=groups[-1]) == {}
+    assert lock(shell, "bob", *range(64), caller=BOB, group=groups[-1]) == {}
 
 
 def test_a_lease_of_exactly_its_length_still_holds(shell: Shell) -> None:
     """Law: a lease of 60 s still holds at 60.000 s and is over at 60.001 s."""
     create(shell, ORDERS)
-    lock(shell, "bob", 0, peer=BOB)
+    lock(shell, "bob", 0, caller=BOB)
 
     shell.monotonic_ms += LEASE_MS
     assert lock(shell, "alice", 0) == {}
@@ -150,7 +150,7 @@ def test_locks_are_per_group(shell: Shell) -> None:
     create(shell, ORDERS)
 
     assert lock(shell, "alice", 0) == {0: 1}
-    assert lock(shell, "bob", 0, peer=BOB, group="audit") == {0: 1}
+    assert lock(shell, "bob", 0, caller=BOB, group="audit") == {0: 1}
 
 
 def test_the_reply_waits_for_the_record_and_one_request_is_one_record(shell: Shell) -> None:
@@ -173,14 +173,14 @@ def test_a_renewed_lock_keeps_its_epoch_and_its_holder(shell: Shell) -> None:
         assert lock(shell, "alice", 0) == {0: 1}
         shell.pass_time(20_000, step=1_000)
 
-    assert lock(shell, "bob", 0, peer=BOB) == {}
+    assert lock(shell, "bob", 0, caller=BOB) == {}
 
 
 def test_the_lock_table_names_who_was_refused_while_it_keeps_asking(shell: Shell) -> None:
     """Law: the lock table names a refused member in wantedBy as long as it keeps asking."""
     create(shell, ORDERS)
     lock(shell, "alice", 0, 1)
-    lock(shell, "bob", 0, peer=BOB)
+    lock(shell, "bob", 0, caller=BOB)
     lock(shell, "alice", 0, 1)
     assert [each["wantedBy"] for each in table(shell)] == ["bob", ""]
 
@@ -195,9 +195,9 @@ def test_a_refused_member_that_gets_the_queue_wants_it_no_more(shell: Shell) -> 
     """Law: a refused member that gets the queue is no longer named."""
     create(shell, ORDERS)
     lock(shell, "alice", 0)
-    lock(shell, "bob", 0, peer=BOB)
+    lock(shell, "bob", 0, caller=BOB)
     unlock(shell, "alice", 0)
-    assert lock(shell, "bob", 0, peer=BOB) == {0: 2}
+    assert lock(shell, "bob", 0, caller=BOB) == {0: 2}
 
     assert [(each["clientId"], each["wantedBy"]) for each in table(shell)] == [("bob", "")]
 
@@ -212,7 +212,7 @@ def test_who_was_refused_is_forgotten_with_the_topic(
         name = f"orders-{number}"
         create(shell, TopicSet(name, 1, 1, order=True))
         lock(shell, "alice", 0, topic=name)
-        lock(shell, "bob", 0, topic=name, peer=BOB)
+        lock(shell, "bob", 0, topic=name, caller=BOB)
         create(shell, TopicDeleted(name))
 
     assert len(shell.core.locks._refused) <= 4 + 2
@@ -222,7 +222,7 @@ def test_an_expired_lock_is_freed_and_the_members_are_notified(shell: Shell) -> 
     """Law: after its lease a lock is freed, and members are notified when that is committed."""
     create(shell, ORDERS)
     heartbeat(shell, "alice")
-    heartbeat(shell, "bob", peer=BOB)
+    heartbeat(shell, "bob", caller=BOB)
     lock(shell, "alice", 0)
     shell.notified()
 
@@ -271,10 +271,10 @@ def test_a_leader_that_has_not_seen_the_renewal_runs_the_lease_in_full() -> None
     successor.monotonic_ms = shell.monotonic_ms
     successor.lead()
     successor.pass_time(LEASE_MS, step=1_000)
-    assert lock(successor, "bob", 0, peer=BOB) == {}
+    assert lock(successor, "bob", 0, caller=BOB) == {}
     successor.pass_time(200)
 
-    assert lock(successor, "bob", 0, peer=BOB) == {0: 2}
+    assert lock(successor, "bob", 0, caller=BOB) == {0: 2}
 
 
 def test_a_new_leader_counts_a_lease_from_the_renewal_it_has_applied(shell: Shell) -> None:
@@ -294,10 +294,10 @@ def test_a_new_leader_counts_a_lease_from_the_renewal_it_has_applied(shell: Shel
 
     shell.lead()
     shell.pass_time(LEASE_MS - 40_000, step=1_000)
-    assert lock(shell, "bob", 0, peer=BOB) == {}
+    assert lock(shell, "bob", 0, caller=BOB) == {}
     shell.pass_time(200)
 
-    assert lock(shell, "bob", 0, peer=BOB) == {0: 2}
+    assert lock(shell, "bob", 0, caller=BOB) == {0: 2}
 
 
 def test_what_was_seen_of_a_former_holder_does_not_count_for_the_next(shell: Shell) -> None:
@@ -306,7 +306,7 @@ def test_what_was_seen_of_a_former_holder_does_not_count_for_the_next(shell: She
     lock(shell, "alice", 0)
     shell.pass_time(50_000, step=1_000)
     unlock(shell, "alice", 0)
-    assert lock(shell, "bob", 0, peer=BOB) == {0: 2}
+    assert lock(shell, "bob", 0, caller=BOB) == {0: 2}
 
     shell.follow()
     shell.lead()
@@ -323,7 +323,7 @@ def test_the_table_of_locks_survives_a_fail_over() -> None:
 
     successor = leader.restart().lead()
 
-    assert lock(successor, "bob", 0, peer=BOB) == {}
+    assert lock(successor, "bob", 0, caller=BOB) == {}
     (entry,) = table(successor)
     assert entry == {
         "topic": "orders",
@@ -355,18 +355,18 @@ def test_only_the_holder_releases_and_the_epoch_outlives_the_lock(shell: Shell) 
     The next holder's epoch is one more.
     """
     create(shell, ORDERS)
-    heartbeat(shell, "bob", peer=BOB)
+    heartbeat(shell, "bob", caller=BOB)
     lock(shell, "alice", 0)
     shell.notified()
 
-    unlock(shell, "bob", 0, peer=BOB)
+    unlock(shell, "bob", 0, caller=BOB)
     assert (len(table(shell)), shell.notified()) == (1, [])
     unlock(shell, "alice", 0)
     assert (table(shell), shell.notified()) == ([], [ALICE.connection, BOB.connection])
 
-    assert lock(shell, "bob", 0, peer=BOB) == {0: 2}
-    unlock(shell, "bob", 0, peer=BOB)
-    assert lock(shell, "bob", 0, peer=BOB) == {0: 3}
+    assert lock(shell, "bob", 0, caller=BOB) == {0: 2}
+    unlock(shell, "bob", 0, caller=BOB)
+    assert lock(shell, "bob", 0, caller=BOB) == {0: 3}
 
 
 def test_an_unlock_behind_its_lock_in_one_turn_releases_it(shell: Shell) -> None:
@@ -533,8 +533,8 @@ def test_locks_of_further_queues_are_refused_when_there_are_too_many(shell: Shel
     missing = LOCKS_MAX - shell.state.locks.count
     shell.state.locks.count += missing
 
-    assert lock(shell, "bob", 0, peer=BOB) == {0: 2}
-    refused = shell.call(41, {}, lock_body("bob", 0, 1), peer=BOB)
+    assert lock(shell, "bob", 0, caller=BOB) == {0: 2}
+    refused = shell.call(41, {}, lock_body("bob", 0, 1), caller=BOB)
 
     assert refused.code == 1
     assert refused.remark is not None

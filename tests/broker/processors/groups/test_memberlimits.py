@@ -6,7 +6,7 @@ import pytest
 
 from orderlymq_broker.core import clientsessions
 from orderlymq_broker.core.clientsessions import CLIENTS_MAX, SAID_MAX, SAID_OF_CONNECTION_MAX
-from orderlymq_broker.core.effects import Peer
+from orderlymq_broker.core.effects import Caller
 from orderlymq_broker.state.groups import members
 from orderlymq_broker.state.groups.members import MEMBERS_SIZE_MAX
 from orderlymq_broker.state.records import GroupSet, TopicSet
@@ -26,17 +26,17 @@ def test_one_connection_names_a_bounded_number_of_clients(shell: Shell) -> None:
     """Law: a connection may name a limited number of clients; known ones go on."""
     create(shell, TopicSet("orders", 1, 1))
     for number in range(CLIENTS_MAX):
-        assert heartbeat(shell, f"c{number}", peer=ALICE).code == 0
+        assert heartbeat(shell, f"c{number}", caller=ALICE).code == 0
 
     refused = [
-        heartbeat(shell, "more", peer=ALICE),
-        shell.call(41, {}, lock_body("more", 0), peer=ALICE),
+        heartbeat(shell, "more", caller=ALICE),
+        shell.call(41, {}, lock_body("more", 0), caller=ALICE),
     ]
 
     assert [reply.code for reply in refused] == [1, 1]
     assert "open another one" in (refused[0].remark or "")
-    assert heartbeat(shell, "c0", peer=ALICE, tags="x").code == 0
-    assert heartbeat(shell, "more", peer=BOB).code == 0
+    assert heartbeat(shell, "c0", caller=ALICE, tags="x").code == 0
+    assert heartbeat(shell, "more", caller=BOB).code == 0
 
 
 def large_heartbeat(client: str, subscriptions: int = 700) -> bytes:
@@ -75,7 +75,7 @@ def test_small_heartbeats_find_room_beside_large_ones(shell: Shell) -> None:
         room.take("others", SAID_MAX)
 
     assert shell.call(34, {}, large_heartbeat("big")).code == ResponseCode.SYSTEM_BUSY
-    assert heartbeat(shell, "small", peer=BOB).code == 0
+    assert heartbeat(shell, "small", caller=BOB).code == 0
     said = sessions.said.used
     shell.run(shell.core.connection_closed(BOB.connection))
     assert sessions.said.used < said
@@ -110,10 +110,10 @@ def test_members_that_hold_locks_count_though_their_connections_are_gone(shell: 
     for room in (table.room, table.large_room):
         room.take("others", missing)
 
-    refused = shell.call(34, {}, large_heartbeat("big"), peer=BOB)
+    refused = shell.call(34, {}, large_heartbeat("big"), caller=BOB)
 
     assert refused.code == ResponseCode.SYSTEM_BUSY
-    assert heartbeat(shell, "small", peer=BOB).code == 0
+    assert heartbeat(shell, "small", caller=BOB).code == 0
     for room in (table.room, table.large_room):
         room.take("others", -missing)
     shell.state.check_invariants()
@@ -143,8 +143,8 @@ def test_the_clients_of_one_account_or_address_keep_nobody_out(
 
     def join(number: int, who: int) -> int:
         host, account = (1, f"account-{who}") if by_account else (who, "")
-        peer = Peer(number, f"192.0.2.{host}", 40_000, account)
-        return shell.call(34, {}, large_heartbeat(f"c{number}", subscriptions), peer=peer).code
+        caller = Caller(number, f"192.0.2.{host}", 40_000, account)
+        return shell.call(34, {}, large_heartbeat(f"c{number}", subscriptions), caller=caller).code
 
     greedy = [join(number, 1) for number in range(1, 400)]
     later = [join(number, number) for number in range(1_001, 1_004)]

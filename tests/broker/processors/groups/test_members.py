@@ -2,7 +2,7 @@
 
 import pytest
 
-from orderlymq_broker.core.effects import Peer
+from orderlymq_broker.core.effects import Caller
 from orderlymq_broker.state.records import GroupSet, MemberSeen, TopicSet
 from orderlymq_protocol.body import fastjson
 from tests.broker.processors.driver import ALICE, BOB, TOOL, Shell, settings
@@ -19,12 +19,12 @@ from tests.broker.processors.requests import (
     send_ext,
 )
 
-ALICE_AGAIN = Peer(11, ALICE.host, 50_001)
+ALICE_AGAIN = Caller(11, ALICE.host, 50_001)
 
 
 def members(shell: Shell, group: str = "billing") -> list[str]:
     """Return what 38 answers."""
-    reply = shell.call(38, {"consumerGroup": group}, peer=TOOL)
+    reply = shell.call(38, {"consumerGroup": group}, caller=TOOL)
     if reply.code:
         assert (reply.code, reply.remark) == (1, f"no consumer for this group, {group}")
         return []
@@ -32,8 +32,8 @@ def members(shell: Shell, group: str = "billing") -> list[str]:
     return ids
 
 
-def close(shell: Shell, peer: Peer) -> None:
-    shell.run(shell.core.connection_closed(peer.connection))
+def close(shell: Shell, caller: Caller) -> None:
+    shell.run(shell.core.connection_closed(caller.connection))
     shell.settle()
 
 
@@ -70,12 +70,14 @@ def test_clients_cannot_make_more_groups_and_topics_than_a_name_server_takes() -
 
     for number in range(40):
         groups = (f"g{number}-{each}" for each in range(9))
-        shell.submit(34, {}, body_of(f"evil-{number}", *groups), peer=Peer(100 + number, "h", 1))
+        shell.submit(
+            34, {}, body_of(f"evil-{number}", *groups), caller=Caller(100 + number, "h", 1)
+        )
         if number > 10:
             shell.settle()
     room = limit - len(shell.state.topics.by_name)
     create(shell, *(TopicSet(f"rest-{number}", 1, 1) for number in range(room)))
-    made = shell.call(34, {}, body_of("bob", "billing", "new"), peer=BOB)
+    made = shell.call(34, {}, body_of("bob", "billing", "new"), caller=BOB)
     refusals = [
         shell.call(11, pull_ext("another")),
         shell.call(310, send_ext("another")),
@@ -128,7 +130,7 @@ def test_nobody_is_remembered_for_groups_that_do_not_exist() -> None:
         invented = f"invented{number}"
         assert shell.call(41, {}, lock_body("alice", group=invented)).code == 0
         assert shell.call(41, {}, lock_body("alice", 0, group=invented)).code == 26
-        heartbeat(shell, "bob", peer=BOB, group=invented)
+        heartbeat(shell, "bob", caller=BOB, group=invented)
 
     assert list(shell.core.context.sessions.presence) == [("billing", "alice")]
 
@@ -149,10 +151,10 @@ def test_a_heartbeat_that_says_less_than_the_one_before_leaves_the_other_groups(
     """Law: a heartbeat that no longer names a group leaves it, unless another connection of the client names it."""
     create(shell, TopicSet("orders", 2, 2))
     shell.call(34, {}, body_of("alice", "billing", "audit", "returns"))
-    heartbeat(shell, "alice", peer=ALICE_AGAIN, group="returns")
+    heartbeat(shell, "alice", caller=ALICE_AGAIN, group="returns")
 
     heartbeat(shell, "alice")
-    heartbeat(shell, "bob", peer=BOB)
+    heartbeat(shell, "bob", caller=BOB)
     shell.pass_time(60_000, step=10_000)
 
     assert sorted(shell.core.context.sessions.presence) == [
@@ -168,13 +170,13 @@ def test_joining_leaving_and_other_topics_notify_all_members(shell: Shell) -> No
     """Law: joins, leaves and changed topics notify (40) all members; repetitions do not."""
     heartbeat(shell, "alice")
     assert shell.notified() == [ALICE.connection]
-    heartbeat(shell, "bob", peer=BOB)
+    heartbeat(shell, "bob", caller=BOB)
     assert shell.notified() == [ALICE.connection, BOB.connection]
-    heartbeat(shell, "bob", peer=BOB, sub_version=2)
+    heartbeat(shell, "bob", caller=BOB, sub_version=2)
     assert shell.notified() == []
-    heartbeat(shell, "bob", peer=BOB, topics=("orders", "returns"))
+    heartbeat(shell, "bob", caller=BOB, topics=("orders", "returns"))
     assert shell.notified() == [ALICE.connection, BOB.connection]
-    shell.call(35, {"clientID": "bob", "consumerGroup": "billing"}, peer=BOB)
+    shell.call(35, {"clientID": "bob", "consumerGroup": "billing"}, caller=BOB)
     assert shell.notified() == [ALICE.connection]
     assert members(shell) == ["alice"]
 
@@ -195,13 +197,13 @@ def test_unregistering_gives_the_locks_back(shell: Shell) -> None:
 
     shell.call(35, {"clientID": "alice", "consumerGroup": "billing"})
 
-    assert lock(shell, "bob", 0, 1, peer=BOB) == {0: 2, 1: 2}
+    assert lock(shell, "bob", 0, 1, caller=BOB) == {0: 2, 1: 2}
 
 
 def test_a_closed_connection_takes_a_member_without_locks_out(shell: Shell) -> None:
     """Law: a member without locks leaves when its connection closes."""
     heartbeat(shell, "alice")
-    heartbeat(shell, "bob", peer=BOB)
+    heartbeat(shell, "bob", caller=BOB)
     shell.notified()
 
     close(shell, ALICE)
@@ -213,18 +215,18 @@ def test_a_holder_of_locks_stays_a_member_until_it_has_none(shell: Shell) -> Non
     """Law: a member with locks stays until it has none, because Java closes connections on time-outs."""
     create(shell, TopicSet("orders", 1, 1))
     heartbeat(shell, "alice")
-    heartbeat(shell, "bob", peer=BOB)
+    heartbeat(shell, "bob", caller=BOB)
     lock(shell, "alice", 0)
     shell.notified()
 
     close(shell, ALICE)
 
     assert (members(shell), shell.notified()) == (["alice", "bob"], [])
-    assert lock(shell, "bob", 0, peer=BOB) == {}
+    assert lock(shell, "bob", 0, caller=BOB) == {}
     while shell.state.locks.holds("billing", "alice"):
         assert members(shell) == ["alice", "bob"]
         shell.pass_time(1_000)
-        heartbeat(shell, "bob", peer=BOB)
+        heartbeat(shell, "bob", caller=BOB)
     shell.pass_time(1_000)
     assert members(shell) == ["bob"]
     assert set(shell.notified()) == {BOB.connection}
@@ -242,7 +244,7 @@ def test_a_holder_of_locks_goes_on_pulling_over_another_connection(shell: Shell)
     close(shell, ALICE)
 
     assert members(shell) == ["alice"]
-    assert pull(shell, peer=ALICE_AGAIN, sysFlag=0, subVersion=1).code == 0
+    assert pull(shell, caller=ALICE_AGAIN, sysFlag=0, subVersion=1).code == 0
 
 
 def test_a_member_that_came_back_elsewhere_stays_when_its_old_connection_closes(
@@ -250,7 +252,7 @@ def test_a_member_that_came_back_elsewhere_stays_when_its_old_connection_closes(
 ) -> None:
     """Law: a client leaves only when its last connection closes."""
     heartbeat(shell, "alice")
-    heartbeat(shell, "alice", peer=ALICE_AGAIN)
+    heartbeat(shell, "alice", caller=ALICE_AGAIN)
 
     close(shell, ALICE)
 
@@ -264,7 +266,7 @@ def test_one_client_id_on_two_live_connections_is_counted_and_shown(shell: Shell
     because it may be two processes that consume everything twice.
     """
     heartbeat(shell, "alice")
-    heartbeat(shell, "alice", peer=ALICE_AGAIN)
+    heartbeat(shell, "alice", caller=ALICE_AGAIN)
 
     status = fastjson.loads(shell.call(20500).body)
 
@@ -275,7 +277,7 @@ def test_one_client_id_on_two_live_connections_is_counted_and_shown(shell: Shell
 def test_a_second_port_of_an_old_client_is_no_duplicate(shell: Shell) -> None:
     """Law: an old client's second port (port - 2) is no duplicate."""
     create(shell, TopicSet("orders", 1, 1))
-    lock(shell, "alice", 0, peer=ALICE_AGAIN)
+    lock(shell, "alice", 0, caller=ALICE_AGAIN)
     heartbeat(shell, "alice")
 
     assert shell.core.context.counters["duplicate_clients"] == 0
@@ -305,15 +307,15 @@ def test_a_silent_client_leaves_with_its_lease_when_its_next_heartbeat_does_not_
     """
     create(shell, TopicSet("orders", 2, 2))
     heartbeat(shell, "alice")
-    heartbeat(shell, "bob", peer=BOB)
+    heartbeat(shell, "bob", caller=BOB)
     lock(shell, "alice", 0)
-    lock(shell, "bob", 1, peer=BOB)
+    lock(shell, "bob", 1, caller=BOB)
 
     shell.pass_time(30_000, step=1_000)
-    heartbeat(shell, "bob", peer=BOB)
+    heartbeat(shell, "bob", caller=BOB)
     assert members(shell) == ["alice", "bob"]
     shell.pass_time(30_000, step=1_000)
-    heartbeat(shell, "bob", peer=BOB)
+    heartbeat(shell, "bob", caller=BOB)
     shell.pass_time(3_000, step=1_000)
 
     # The lease of bob is over as well, but bob is alive.
@@ -327,11 +329,11 @@ def test_after_a_fail_over_known_members_are_answered_until_the_grace_ends() -> 
     """
     leader = Shell().lead()
     heartbeat(leader, "alice")
-    heartbeat(leader, "bob", peer=BOB)
+    heartbeat(leader, "bob", caller=BOB)
 
     successor = leader.restart().lead()
     assert members(successor) == ["alice", "bob"]
-    heartbeat(successor, "alice", peer=ALICE_AGAIN)
+    heartbeat(successor, "alice", caller=ALICE_AGAIN)
     successor.pass_time(35_000, step=1_000)
     assert members(successor) == ["alice", "bob"]
     successor.pass_time(2_000)
@@ -344,7 +346,7 @@ def test_a_holder_that_nobody_heard_of_leaves_with_its_last_lock(shell: Shell) -
     """Law: a holder that no leader hears of leaves with its last lock, however often the leader changes."""
     create(shell, TopicSet("orders", 2, 2))
     heartbeat(shell, "alice")
-    heartbeat(shell, "bob", peer=BOB)
+    heartbeat(shell, "bob", caller=BOB)
     lock(shell, "alice", 0, 1)
     close(shell, ALICE)
 
@@ -352,7 +354,7 @@ def test_a_holder_that_nobody_heard_of_leaves_with_its_last_lock(shell: Shell) -
         shell.follow()
         shell.pass_time(1_000)
         shell.lead()
-        heartbeat(shell, "bob", peer=BOB)
+        heartbeat(shell, "bob", caller=BOB)
         shell.pass_time(4_000, step=1_000)
     assert not shell.state.locks.holds("billing", "alice")
     assert members(shell) == ["bob"]
@@ -402,7 +404,7 @@ def test_a_follower_refuses_the_list_of_members(shell: Shell) -> None:
     heartbeat(shell, "alice")
     shell.follow()
 
-    reply = shell.call(38, {"consumerGroup": "billing"}, peer=TOOL)
+    reply = shell.call(38, {"consumerGroup": "billing"}, caller=TOOL)
 
     assert (reply.code, reply.body) == (1, b"")
 

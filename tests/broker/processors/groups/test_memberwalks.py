@@ -1,6 +1,6 @@
 """Walks over many members, which the leader does in steps."""
 
-from orderlymq_broker.core.effects import Peer
+from orderlymq_broker.core.effects import Caller
 from orderlymq_broker.core.longwalks import WALK_STEP_MAX
 from orderlymq_broker.state.records import GroupSet, MemberLeft, MemberSeen
 from tests.broker.processors.driver import Shell
@@ -14,8 +14,8 @@ def test_many_members_are_taken_in_and_out_in_turns(shell: Shell) -> None:
     create(shell, *map(GroupSet, groups))
     shell.follow()
     for number in range(count):
-        peer = Peer(100 + number // 64, "192.0.2.7", 40_000)
-        heartbeat(shell, f"c{number}", peer=peer, group=groups[number % 64])
+        caller = Caller(100 + number // 64, "192.0.2.7", 40_000)
+        heartbeat(shell, f"c{number}", caller=caller, group=groups[number % 64])
 
     shell.run(shell.core.become_leader(shell.term + 1, shell.state.physical_end, shell.now))
     taken = [sum(isinstance(of, MemberSeen) for of in each.records) for each in shell.pending]
@@ -37,14 +37,14 @@ def test_a_wish_that_changes_while_members_are_taken_in_stands(shell: Shell) -> 
     create(shell, GroupSet("billing"))
     shell.follow()
     for number in range(WALK_STEP_MAX - 1):
-        peer = Peer(100 + number // 64, "192.0.2.7", 40_000)
-        heartbeat(shell, f"c{number}", peer=peer)
-    shared = Peer(99_999, "192.0.2.8", 40_000)
+        caller = Caller(100 + number // 64, "192.0.2.7", 40_000)
+        heartbeat(shell, f"c{number}", caller=caller)
+    shared = Caller(99_999, "192.0.2.8", 40_000)
     for client in ("last of the first step", "alice"):
-        heartbeat(shell, client, peer=shared, tags="paid")
+        heartbeat(shell, client, caller=shared, tags="paid")
     shell.run(shell.core.become_leader(shell.term + 1, shell.state.physical_end, shell.now))
 
-    assert heartbeat(shell, "alice", peer=shared, tags="*", sub_version=2).code == 0
+    assert heartbeat(shell, "alice", caller=shared, tags="*", sub_version=2).code == 0
 
     member = shell.state.members.get("billing", "alice")
     assert member is not None

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from orderlymq_broker.core.effects import Peer, Propose
+from orderlymq_broker.core.effects import Caller, Propose
 from orderlymq_broker.core.longwalks import WALK_STEP_MAX
 from orderlymq_broker.core.requestcontext import is_misread
 from orderlymq_broker.processors.groups.offsets import OFFSETS_MAX, RESET_ECHO_MS
@@ -132,7 +132,7 @@ def test_a_commit_that_makes_no_sense_is_refused(
 ) -> None:
     """Law: a senseless commit, such as one beyond the end, is refused; it would skip later messages."""
     filled(shell)
-    assert shell.call(15, ext, peer=TOOL).code == code
+    assert shell.call(15, ext, caller=TOOL).code == code
     heartbeat(shell, "c1")
 
     assert shell.call(15, ext).code == code
@@ -245,11 +245,11 @@ def test_a_tool_may_set_the_offset_of_a_group_with_nobody_online(shell: Shell) -
     """Law: a tool may set an offset, also backwards, only if no member is online."""
     filled(shell)
     commit(shell, 4)
-    assert shell.call(15, commit_ext(1), peer=TOOL).code == 0
+    assert shell.call(15, commit_ext(1), caller=TOOL).code == 0
     assert offset_of(shell) == 4
 
     shell.call(35, {"clientID": "c1", "consumerGroup": "billing"})
-    assert shell.call(15, commit_ext(1), peer=TOOL).code == 0
+    assert shell.call(15, commit_ext(1), caller=TOOL).code == 0
 
     assert offset_of(shell) == 1
 
@@ -316,17 +316,17 @@ def test_a_pull_consumer_may_go_back_where_no_order_is_kept(shell: Shell, oneway
     a push consumer may not.
     """
     filled(shell)
-    heartbeat(shell, "c1", peer=ALICE, consume_type="CONSUME_ACTIVELY")
-    heartbeat(shell, "c2", peer=BOB)
+    heartbeat(shell, "c1", caller=ALICE, consume_type="CONSUME_ACTIVELY")
+    heartbeat(shell, "c2", caller=BOB)
 
-    def commits(*offsets: int, peer: Peer = ALICE) -> int | None:
+    def commits(*offsets: int, caller: Caller = ALICE) -> int | None:
         for offset in offsets:
-            shell.ask(15, commit_ext(offset), peer=peer, oneway=oneway)
+            shell.ask(15, commit_ext(offset), caller=caller, oneway=oneway)
         shell.pass_time(200)
         return offset_of(shell)
 
     assert [commits(4), commits(1), commits(3, 2), commits(5, 4)] == [4, 1, 2, 4]
-    assert commits(1, peer=BOB) == 4
+    assert commits(1, caller=BOB) == 4
     create(shell, *shell.core.committer.reset([Commit("billing", "orders", 0, 6)], shell.now))
     assert commits(4) == 6, "it has not heard of the reset"
     shell.pass_time(60_000, step=10_000)
@@ -342,20 +342,20 @@ def test_a_pull_consumer_may_go_back_over_a_connection_without_heartbeats(
 ) -> None:
     """Law: this holds over connections without heartbeats too (the VIP port of Java up to 4.4)."""
     filled(shell)
-    other_port, of_bob = Peer(21, ALICE.host, 50_001), Peer(22, BOB.host, 50_002)
-    heartbeat(shell, "c1", peer=ALICE, consume_type="CONSUME_ACTIVELY")
-    heartbeat(shell, "c2", peer=BOB)
+    other_port, of_bob = Caller(21, ALICE.host, 50_001), Caller(22, BOB.host, 50_002)
+    heartbeat(shell, "c1", caller=ALICE, consume_type="CONSUME_ACTIVELY")
+    heartbeat(shell, "c2", caller=BOB)
     if sends:
-        send(shell, peer=other_port)
+        send(shell, caller=other_port)
 
-    def commits(offset: int, peer: Peer) -> int | None:
-        shell.ask(15, commit_ext(offset), peer=peer, oneway=True)
+    def commits(offset: int, caller: Caller) -> int | None:
+        shell.ask(15, commit_ext(offset), caller=caller, oneway=True)
         shell.pass_time(200)
         return offset_of(shell)
 
     assert [commits(offset, other_port) for offset in (4, 1)] == [4, 1]
     assert [commits(offset, of_bob) for offset in (3, 2)] == [3, 3]
-    heartbeat(shell, "c3", peer=Peer(3, ALICE.host, 40_003))
+    heartbeat(shell, "c3", caller=Caller(3, ALICE.host, 40_003))
     assert commits(1, other_port) == 3, "a push consumer on the same host may be the sender"
 
 
@@ -366,7 +366,7 @@ def test_a_tool_may_reset_again_what_was_just_reset_for_members_online(shell: Sh
     create(shell, *shell.core.committer.reset([Commit("billing", "orders", 0, 3)], shell.now))
     shell.call(35, {"clientID": "c1", "consumerGroup": "billing"})
 
-    assert shell.call(15, commit_ext(1), peer=TOOL).code == 0
+    assert shell.call(15, commit_ext(1), caller=TOOL).code == 0
 
     assert offset_of(shell) == 1
     commit(shell, 4)
@@ -416,12 +416,12 @@ def test_many_resets_are_forgotten_in_several_ticks(shell: Shell) -> None:
 def test_a_consumer_that_is_no_member_any_more_is_no_tool(shell: Shell) -> None:
     """Law: a consumer that was dropped for silence is no tool; its late commit moves nothing back."""
     filled(shell)
-    heartbeat(shell, "c1", peer=ALICE)
+    heartbeat(shell, "c1", caller=ALICE)
     commit(shell, 4)
     shell.pass_time(shell.core.context.settings.timers.client_expiry_ms + 2_000, step=1_000)
     assert not shell.state.members.of_group("billing")
 
-    shell.ask(15, commit_ext(2), peer=ALICE)
+    shell.ask(15, commit_ext(2), caller=ALICE)
 
     assert offset_of(shell) == 4
 
@@ -531,11 +531,11 @@ def test_no_offset_comes_behind_the_deletion_of_its_topic_or_group(
     commit(shell, 1)
 
     if deleted == "topic":
-        shell.submit(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "orders"}, peer=TOOL)
+        shell.submit(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "orders"}, caller=TOOL)
         shell.run([Propose([TopicSet("orders", 2, 2)])])
     else:
         gone = {"groupName": "billing", "cleanOffset": "true"}
-        shell.submit(RequestCode.DELETE_SUBSCRIPTIONGROUP, gone, peer=TOOL)
+        shell.submit(RequestCode.DELETE_SUBSCRIPTIONGROUP, gone, caller=TOOL)
         shell.run([Propose([GroupSet("billing")])])
     before = len(shell.proposed)
     shell.submit(code, ext)

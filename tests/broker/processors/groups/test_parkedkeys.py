@@ -332,7 +332,7 @@ def test_a_key_stays_held_when_the_policy_changes() -> None:
 
 def hand_over(shell: Shell, key: str = "k") -> RemotingCommand:
     text = properties(UNIQ_KEY="U", RETRY_TOPIC="orders", __SHARDINGKEY=key)
-    return send(shell, "%RETRY%billing", b"poison", text, j=2, l=2, peer=BOB)
+    return send(shell, "%RETRY%billing", b"poison", text, j=2, l=2, caller=BOB)
 
 
 def test_a_client_of_rocketmq_under_hold_key_goes_on_and_the_log_says_so_once() -> None:
@@ -372,7 +372,7 @@ def test_a_group_whose_clients_go_on_handing_over_is_warned_of_again() -> None:
     shell = lead()
     for number in range(3):
         text = properties(UNIQ_KEY=f"U{number}", RETRY_TOPIC="orders", __SHARDINGKEY="k")
-        assert send(shell, "%RETRY%billing", b"poison", text, j=2, l=2, peer=BOB).code == 0
+        assert send(shell, "%RETRY%billing", b"poison", text, j=2, l=2, caller=BOB).code == 0
         shell.pass_time(400_000, step=5_000)
 
     said = [text for text in shell.core.watch.warnings.take() if "without holding" in text]
@@ -409,7 +409,7 @@ def test_stop_queue_refuses_dead_letters_of_every_client() -> None:
 def second_try(shell: Shell) -> RemotingCommand:
     """Send as Java does after a failed first try, without the count of tries and its maximum."""
     text = properties(UNIQ_KEY="U", RETRY_TOPIC="orders", DELAY="5", __SHARDINGKEY="k")
-    return send(shell, "%RETRY%billing", b"poison", text, peer=BOB)
+    return send(shell, "%RETRY%billing", b"poison", text, caller=BOB)
 
 
 def waiting(shell: Shell) -> int:

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from orderlymq_broker.core.effects import Peer
+from orderlymq_broker.core.effects import Caller
 from orderlymq_broker.state.records import GroupSet, RetentionAdvanced, TopicSet
 from orderlymq_broker.store.kv import Batch, Family
 from orderlymq_broker.store.layout import decode_queue_entry, queue_key
@@ -36,21 +36,21 @@ def lead(queues: int = 1, **config: Any) -> Shell:
     return shell
 
 
-def join(shell: Shell, client: str, peer: Peer | None = None, **more: Any) -> None:
+def join(shell: Shell, client: str, caller: Caller | None = None, **more: Any) -> None:
     shell.call(
-        34, {}, heartbeat_body(client, GROUP, (TOPIC,), **more), peer=peer or peer_of(client)
+        34, {}, heartbeat_body(client, GROUP, (TOPIC,), **more), caller=caller or peer_of(client)
     )
 
 
-def peer_of(client: str) -> Peer:
-    return Peer(ord(client), "192.0.2.1", 40_000 + ord(client))
+def peer_of(client: str) -> Caller:
+    return Caller(ord(client), "192.0.2.1", 40_000 + ord(client))
 
 
 def produce(shell: Shell, *keys: str, queue: int = 0, body: bytes = b"paid") -> None:
     """Send one message per key; an empty one is a message without a key."""
     for key in keys:
         props = properties(__SHARDINGKEY=key) if key else ""
-        send(shell, TOPIC, body, props, peer=ALICE, e=queue)
+        send(shell, TOPIC, body, props, caller=ALICE, e=queue)
 
 
 class Member:
@@ -59,7 +59,7 @@ class Member:
     def __init__(self, shell: Shell, client: str = "a") -> None:
         self.shell = shell
         self.client = client
-        self.peer = peer_of(client)
+        self.caller = peer_of(client)
         self.sequence = 0
 
     def ext(self, **more: Any) -> dict[str, str]:
@@ -71,7 +71,7 @@ class Member:
         self.sequence += 1
         ext = {"sequence": self.sequence, "maxLanes": 10, "suspendTimeoutMillis": 20_000, **more}
         code = RequestCode.ORDERLYMQ_FETCH_LANES
-        return self.shell.submit(code, self.ext(**ext), peer=self.peer)
+        return self.shell.submit(code, self.ext(**ext), caller=self.caller)
 
     def wait(self, **more: Any) -> int:
         """Fetch, and wait without an answer; return the opaque."""
@@ -92,7 +92,7 @@ class Member:
     def report(self, *reports: LaneReport) -> tuple[LaneVerdict, ...]:
         body = LaneReports(reports).to_json()
         reply = self.shell.call(
-            RequestCode.ORDERLYMQ_COMPLETE_LANES, self.ext(), body, peer=self.peer
+            RequestCode.ORDERLYMQ_COMPLETE_LANES, self.ext(), body, caller=self.caller
         )
         assert reply.code == 0, reply.remark
         return LaneVerdicts.from_json(reply.body).of(reports)

@@ -186,8 +186,8 @@ def test_a_repeat_that_comes_while_the_first_is_in_the_log_gets_its_attempts() -
     produce(shell, "x", "y")
     a = Member(shell)
     ext = a.ext(sequence=1, maxLanes=1)
-    first = shell.submit(RequestCode.ORDERLYMQ_FETCH_LANES, ext, peer=a.peer)
-    second = shell.submit(RequestCode.ORDERLYMQ_FETCH_LANES, ext, peer=a.peer)
+    first = shell.submit(RequestCode.ORDERLYMQ_FETCH_LANES, ext, caller=a.caller)
+    second = shell.submit(RequestCode.ORDERLYMQ_FETCH_LANES, ext, caller=a.caller)
 
     shell.settle()
 
@@ -448,7 +448,7 @@ def test_many_fetches_that_wait_are_answered_in_turns() -> None:
     shell = lead()
     topics = [f"topic-{number}" for number in range(300)]
     create(shell, *(TopicSet(topic, 1, 1) for topic in topics))
-    shell.call(34, {}, heartbeat_body("a", GROUP, (TOPIC, *topics)), peer=peer_of("a"))
+    shell.call(34, {}, heartbeat_body("a", GROUP, (TOPIC, *topics)), caller=peer_of("a"))
     member = Member(shell)
     waiting = [member.wait(topic=topic) for topic in topics]
 
@@ -515,7 +515,7 @@ def test_a_closed_connection_waits_for_nothing() -> None:
     shell = lead()
     a = Member(shell)
     a.wait()
-    shell.run(shell.core.connection_closed(a.peer.connection))
+    shell.run(shell.core.connection_closed(a.caller.connection))
     shell.settle()
 
     produce(shell, "x")
@@ -560,7 +560,7 @@ def test_a_lost_proposal_hands_nothing_out() -> None:
     produce(shell, "x")
     a = Member(shell)
     opaque = shell.submit(
-        RequestCode.ORDERLYMQ_FETCH_LANES, a.ext(sequence=1, maxLanes=1), peer=a.peer
+        RequestCode.ORDERLYMQ_FETCH_LANES, a.ext(sequence=1, maxLanes=1), caller=a.caller
     )
 
     shell.lose_proposals()

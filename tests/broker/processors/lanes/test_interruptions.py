@@ -164,7 +164,7 @@ def test_lanes_of_a_member_that_is_elsewhere_are_of_another_program() -> None:
     assert a.done(lane) == ["done"]
     produce(shell, "x")
     (lane,) = a.fetch()
-    ends |= {(a.peer.host, a.peer.port)}
+    ends |= {(a.caller.host, a.caller.port)}
     shell.run(shell.core.client_dead("a", "process 77 is gone", ends))
     shell.settle()
     assert [(each.key, each.tries) for each in b.fetch()] == [("x", 1)]
@@ -179,7 +179,7 @@ def test_lanes_of_who_is_no_member_any_more_are_perhaps_of_another_program() -> 
     a, b = Member(shell), Member(shell, "b")
     a.fetch(leaseMillis=1_000)
     create(shell, MemberLeft(GROUP, "a"))
-    ends = frozenset({(a.peer.host, a.peer.port)})
+    ends = frozenset({(a.caller.host, a.caller.port)})
 
     shell.run(shell.core.client_dead("a", "process 77 is gone", ends))
     shell.settle()
@@ -294,7 +294,7 @@ def test_who_leaves_in_good_order_costs_no_try() -> None:
     (x,) = a.fetch()
     a.say("release", x)
     a.fetch()
-    shell.call(35, {"clientID": "a", "consumerGroup": GROUP}, peer=a.peer)
+    shell.call(35, {"clientID": "a", "consumerGroup": GROUP}, caller=a.caller)
     join(shell, "a")
 
     assert [each.tries for each in a.fetch()] == [0]

@@ -108,10 +108,10 @@ def test_a_completion_counts_once(death: Death) -> None:
         LaneReport(0, y.lane, y.attempt, "retry", delay_millis=5_000),
     )
     code, body = RequestCode.ORDERLYMQ_COMPLETE_LANES, LaneReports(reports).to_json()
-    shell.submit(code, a.ext(), body, peer=a.peer)
+    shell.submit(code, a.ext(), body, caller=a.caller)
 
     found = next_leader(shell, death)
-    reply = found.call(code, a.ext(), body, peer=a.peer)
+    reply = found.call(code, a.ext(), body, caller=a.caller)
 
     verdicts = LaneVerdicts.from_json(reply.body).of(reports)
     due_ms = verdicts[1].due_millis
@@ -158,10 +158,10 @@ def test_a_release_lets_a_lane_go_once(death: Death, action: str) -> None:
     assert a.say("retry", x).verdict == "held"
     ext = {"consumerGroup": GROUP, "topic": TOPIC, "key": "x", "action": action}
     ext |= {"queueId": "0", "firstOffset": "0"}
-    shell.submit(RequestCode.ORDERLYMQ_RELEASE_KEY, ext, peer=TOOL)
+    shell.submit(RequestCode.ORDERLYMQ_RELEASE_KEY, ext, caller=TOOL)
 
     found = next_leader(shell, death)
-    reply = found.call(RequestCode.ORDERLYMQ_RELEASE_KEY, ext, peer=TOOL)
+    reply = found.call(RequestCode.ORDERLYMQ_RELEASE_KEY, ext, caller=TOOL)
     found.pass_time(2_000)
 
     rows = fastjson.loads(reply.body)["parkedKeys"]

@@ -113,7 +113,7 @@ def test_lanes_begin_at_what_was_committed_a_moment_before_the_change() -> None:
     shell = by_queue()
     join(shell, "a")
     offset = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": "0", "commitOffset": "1"}
-    shell.submit(15, offset, peer=peer_of("a"), oneway=True)
+    shell.submit(15, offset, caller=peer_of("a"), oneway=True)
 
     assert change(shell, concurrency="Key").code == 0
 
@@ -152,7 +152,7 @@ def test_a_letter_that_comes_about_before_the_change_is_waited_for(way: str) -> 
     (x,) = a.fetch()
     report = LaneReports((LaneReport(x.queue_id, x.lane, x.attempt, "retry"),)).to_json()
     if way == "failed":
-        told = shell.submit(RequestCode.ORDERLYMQ_COMPLETE_LANES, a.ext(), report, peer=a.peer)
+        told = shell.submit(RequestCode.ORDERLYMQ_COMPLETE_LANES, a.ext(), report, caller=a.caller)
     else:
         a.say("retry", x)
         ext = {"consumerGroup": GROUP, "topic": TOPIC, "key": "x", "action": "skip"}
@@ -208,9 +208,9 @@ def test_a_lane_that_is_being_handed_out_keeps_an_expansion_waiting() -> None:
     assert shell.call(code, {"action": "fence", **step}).code == 0
     fetched = a.submit()
     to_the_end = {"topic": TOPIC, "group": GROUP, "timestamp": "-1", "isForce": "true"}
-    assert shell.reply_to(shell.submit(222, to_the_end, peer=TOOL)) is None
+    assert shell.reply_to(shell.submit(222, to_the_end, caller=TOOL)) is None
 
-    switched = shell.submit(code, {"action": "switch", **step}, peer=TOOL)
+    switched = shell.submit(code, {"action": "switch", **step}, caller=TOOL)
     shell.settle()
 
     refused, reply = shell.reply_to(switched), shell.reply_to(fetched)
@@ -220,6 +220,6 @@ def test_a_lane_that_is_being_handed_out_keeps_an_expansion_waiting() -> None:
         1,
         "group billing is getting lanes of topic[orders]; send the request again",
     )
-    assert shell.call(code, {"action": "switch", **step}, peer=TOOL).code == 1
+    assert shell.call(code, {"action": "switch", **step}, caller=TOOL).code == 1
     a.say("done", *lanes(reply), offset=0)
-    assert shell.call(code, {"action": "switch", **step}, peer=TOOL).code == 0
+    assert shell.call(code, {"action": "switch", **step}, caller=TOOL).code == 0

@@ -43,7 +43,7 @@ OFFSET = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": "0", "commitOffset"
 def release(shell: Shell, key: str, action: str = "", **more: int) -> list[str]:
     ext = {"consumerGroup": GROUP, "topic": TOPIC, "key": key, "action": action}
     ext |= {name: str(value) for name, value in more.items()}
-    answer = shell.call(RequestCode.ORDERLYMQ_RELEASE_KEY, ext, peer=TOOL)
+    answer = shell.call(RequestCode.ORDERLYMQ_RELEASE_KEY, ext, caller=TOOL)
     assert answer.code == 0, answer.remark
     return [each["key"] for each in fastjson.loads(answer.body)["parkedKeys"]]
 
@@ -76,7 +76,7 @@ def test_half_of_what_was_looked_at_is_refused(said: dict[str, str]) -> None:
     shell = lead()
     ext = {"consumerGroup": GROUP, "topic": TOPIC, "key": "x", "action": "skip", **said}
 
-    refused = shell.call(RequestCode.ORDERLYMQ_RELEASE_KEY, ext, peer=TOOL)
+    refused = shell.call(RequestCode.ORDERLYMQ_RELEASE_KEY, ext, caller=TOOL)
 
     assert (refused.code, "firstOffset is" in (refused.remark or "")) == (1, True)
 
@@ -86,9 +86,9 @@ def test_clients_that_know_no_lanes_learn_what_to_do() -> None:
     shell = lead()
     produce(shell, "x")
     said = [
-        shell.call(11, pull_ext(sysFlag=0), peer=peer_of("a")),
-        shell.call(41, {}, lock_body("a", 0), peer=peer_of("a")),
-        shell.call(15, OFFSET, peer=peer_of("a")),
+        shell.call(11, pull_ext(sysFlag=0), caller=peer_of("a")),
+        shell.call(41, {}, lock_body("a", 0), caller=peer_of("a")),
+        shell.call(15, OFFSET, caller=peer_of("a")),
     ]
 
     assert {reply.code for reply in said} == {ResponseCode.NO_PERMISSION}
@@ -101,7 +101,7 @@ def test_another_group_reads_the_same_topic_as_ever() -> None:
     shell = lead()
     produce(shell, "x")
 
-    assert pull(shell, group="tools", peer=ALICE).code == 0
+    assert pull(shell, group="tools", caller=ALICE).code == 0
 
 
 def test_a_change_of_mode_is_refused_while_something_is_in_the_way() -> None:
@@ -120,7 +120,7 @@ def test_a_change_of_mode_is_refused_while_something_is_in_the_way() -> None:
     assert shell.state.groups.by_name[GROUP].by_key
     a.say("release", x)
     assert change(shell, concurrency="Queue").code == 0
-    assert shell.call(41, {}, lock_body("a", 0), peer=peer_of("a")).code == 0
+    assert shell.call(41, {}, lock_body("a", 0), caller=peer_of("a")).code == 0
     assert change(shell, concurrency="Key").code == 1
     assert committed(shell) == 0
 
@@ -130,7 +130,7 @@ def test_who_waits_while_the_mode_changes_gets_nothing_in_the_other_one() -> Non
     shell = Shell().lead()
     create(shell, TopicSet(TOPIC, 1, 1), GroupSet(GROUP))
     join(shell, "a")
-    pulling = shell.submit(11, pull_ext(sysFlag=6), peer=peer_of("a"))
+    pulling = shell.submit(11, pull_ext(sysFlag=6), caller=peer_of("a"))
     assert change(shell, concurrency="Key").code == 0
     shell.pass_time(500)
     pulled = shell.reply_to(pulling)
@@ -152,7 +152,7 @@ def test_no_change_of_another_group_ends_the_wait_for_a_heartbeat() -> None:
     keyed = GroupSet("other", concurrency="Key")
     create(shell, TopicSet(TOPIC, 1, 1), GroupSet(GROUP), keyed)
     join(shell, "a")
-    early = shell.submit(11, pull_ext(sysFlag=2, subVersion=2**40), peer=peer_of("a"))
+    early = shell.submit(11, pull_ext(sysFlag=2, subVersion=2**40), caller=peer_of("a"))
     assert shell.reply_to(early) is None
 
     create(shell, msgspec.structs.replace(keyed, retry_max_times=3))
@@ -168,11 +168,11 @@ def by_queue() -> Shell:
     create(shell, TopicSet(TOPIC, 1, 1, order=True), GroupSet(GROUP, on_dead_letter="HoldKey"))
     join(shell, "a")
     produce(shell, "x", "x")
-    assert shell.call(41, {}, lock_body("a", 0), peer=peer_of("a")).code == 0
+    assert shell.call(41, {}, lock_body("a", 0), caller=peer_of("a")).code == 0
     create(
         shell, KeyParked(GROUP, TOPIC, 0, "x", 0, "id", shell.state.locks.epoch(GROUP, TOPIC, 0))
     )
-    shell.call(42, {}, lock_body("a", 0), peer=peer_of("a"))
+    shell.call(42, {}, lock_body("a", 0), caller=peer_of("a"))
     assert len(shell.state.parked.of_group(GROUP)) == 1
     return shell
 
@@ -275,7 +275,7 @@ def test_messages_without_a_key_are_released_under_an_empty_one() -> None:
         a.say("retry", each, delay_millis=60_000)
 
     ext = {"consumerGroup": GROUP, "topic": TOPIC, "key": ""}
-    answer = shell.call(RequestCode.ORDERLYMQ_RELEASE_KEY, ext, peer=TOOL)
+    answer = shell.call(RequestCode.ORDERLYMQ_RELEASE_KEY, ext, caller=TOOL)
 
     rows = fastjson.loads(answer.body)["parkedKeys"]
     assert [(each["key"], each["firstOffset"], each["behind"]) for each in rows] == [
@@ -293,7 +293,7 @@ def test_a_release_that_names_no_key_is_refused() -> None:
     a.say("retry", *a.fetch(), delay_millis=60_000)
 
     ext = {"consumerGroup": GROUP, "topic": TOPIC, "action": "skip"}
-    answer = shell.call(RequestCode.ORDERLYMQ_RELEASE_KEY, ext, peer=TOOL)
+    answer = shell.call(RequestCode.ORDERLYMQ_RELEASE_KEY, ext, caller=TOOL)
 
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert answer.remark == (
@@ -334,7 +334,7 @@ def test_a_reset_to_the_committed_offset_brings_what_was_complete_behind_it(
     a.done(y)
     ext = {"topic": TOPIC, "group": GROUP, "timestamp": "0", "isForce": force}
 
-    reply = shell.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ext, peer=TOOL)
+    reply = shell.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ext, caller=TOOL)
 
     assert reply.code == 0
     assert [each.offsets for each in a.fetch()] == again
@@ -349,7 +349,7 @@ def test_a_reset_that_is_not_forced_moves_nothing_forward() -> None:
     a.say("retry", x, delay_millis=0)
     ext = {"topic": TOPIC, "group": GROUP, "timestamp": "-1", "isForce": "false"}
 
-    assert shell.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ext, peer=TOOL).code == 0
+    assert shell.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ext, caller=TOOL).code == 0
 
     assert [each.offsets for each in a.fetch()] == [x.offsets]
 
@@ -429,7 +429,7 @@ def test_offsets_that_an_administrator_sets_are_where_the_lanes_begin() -> None:
     a.done(*a.fetch())
     ext = {"topic": TOPIC, "group": GROUP, "timestamp": "0", "isForce": "true"}
 
-    assert shell.call(222, ext, peer=TOOL).code == 0
+    assert shell.call(222, ext, caller=TOOL).code == 0
 
     assert committed(shell) == 0
     assert keys(a.fetch()) == ["x", "y", "z"]
@@ -479,7 +479,7 @@ def test_a_heartbeat_says_how_a_group_that_it_creates_consumes(
     """Law: a heartbeat that creates a group sets its mode: "Key" means by key, anything else by queue."""
     shell = Shell().lead()
 
-    shell.call(34, {}, _heartbeat("a", "fresh", said), peer=peer_of("a"))
+    shell.call(34, {}, _heartbeat("a", "fresh", said), caller=peer_of("a"))
 
     assert shell.state.groups.by_name["fresh"].concurrency == concurrency
 
@@ -494,17 +494,17 @@ def test_a_group_whose_dead_letters_could_not_be_stored_does_not_consume_by_key(
     shell, name = Shell().lead(), "g" * size
     wanted = fastjson.dumps({"groupName": name, "concurrency": "Key"})
 
-    beat = shell.call(34, {}, _heartbeat("a", name, "Key"), peer=peer_of("a"))
+    beat = shell.call(34, {}, _heartbeat("a", name, "Key"), caller=peer_of("a"))
     assert (beat.code, name in shell.state.groups.by_name) == (code, not code)
     assert shell.call(200, {}, wanted).code == code
-    assert shell.call(34, {}, _heartbeat("a", name, "Queue"), peer=peer_of("a")).code == 0
+    assert shell.call(34, {}, _heartbeat("a", name, "Queue"), caller=peer_of("a")).code == 0
 
 
 def test_a_heartbeat_changes_no_group_that_exists() -> None:
     """Law: a heartbeat does not change the mode of an existing group."""
     shell = lead()
 
-    shell.call(34, {}, _heartbeat("c", GROUP, "Queue"), peer=peer_of("c"))
+    shell.call(34, {}, _heartbeat("c", GROUP, "Queue"), caller=peer_of("c"))
 
     assert shell.state.groups.by_name[GROUP].concurrency == "Key"
 
@@ -566,7 +566,7 @@ def test_no_plan_is_made_with_the_key_of_before_a_change_that_is_under_way() -> 
     shell.submit(200, {}, body)
     ext = a.ext(sequence=1, maxLanes=10, suspendTimeoutMillis=5_000)
 
-    fetched = shell.submit(RequestCode.ORDERLYMQ_FETCH_LANES, ext, peer=a.peer)
+    fetched = shell.submit(RequestCode.ORDERLYMQ_FETCH_LANES, ext, caller=a.caller)
     shell.settle()
     shell.pass_time(100)
 

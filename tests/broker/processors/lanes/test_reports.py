@@ -284,7 +284,7 @@ def test_a_member_that_is_gone_costs_its_own_lanes(how: str) -> None:
         create(shell, ClientDead("a", "gone"))
     else:
         ext = {"clientID": "a", "consumerGroup": GROUP}
-        shell.call(35, ext, peer=peer_of("a"))
+        shell.call(35, ext, caller=peer_of("a"))
 
     reply = shell.reply_to(waiting)
     assert reply is not None
@@ -298,7 +298,7 @@ def test_a_closed_connection_proves_nothing() -> None:
     produce(shell, "x")
     a, b = Member(shell), Member(shell, "b")
     (x,) = a.fetch()
-    shell.run(shell.core.connection_closed(a.peer.connection))
+    shell.run(shell.core.connection_closed(a.caller.connection))
     shell.settle()
 
     assert b.fetch() == ()
@@ -323,7 +323,7 @@ def test_a_request_that_nobody_understands_changes_nothing() -> None:
     ]
 
     for body in wrongs:
-        assert shell.call(code, a.ext(), body, peer=a.peer).code == 1
+        assert shell.call(code, a.ext(), body, caller=a.caller).code == 1
     assert committed(shell) == 0
     assert a.done(x) == ["done"]
 
@@ -355,7 +355,7 @@ def test_a_message_with_full_properties_becomes_a_dead_letter(room: int) -> None
     stored_with = len(properties(**STORED_WITH))
     keyed = properties(__SHARDINGKEY="x", UNIQ_KEY="u", big="")
     big = "y" * (PROPERTIES_BYTES_MAX - room - stored_with - len(keyed) - 1)
-    send(shell, TOPIC, b"full", keyed + big, peer=ALICE, e=0)
+    send(shell, TOPIC, b"full", keyed + big, caller=ALICE, e=0)
     produce(shell, "x")
     a = Member(shell)
     (full,) = a.fetch()

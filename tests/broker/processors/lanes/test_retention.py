@@ -94,7 +94,7 @@ def test_what_is_handed_out_while_a_round_goes_on_stays(first: str) -> None:
     ext = member.ext(sequence=1, maxLanes=1, suspendTimeoutMillis=0)
 
     def fetch() -> None:
-        shell.submit(RequestCode.ORDERLYMQ_FETCH_LANES, ext, peer=member.peer)
+        shell.submit(RequestCode.ORDERLYMQ_FETCH_LANES, ext, caller=member.caller)
 
     def begin_round() -> None:
         shell.run(shell.core.tick(shell.now))

@@ -34,7 +34,7 @@ def hand_in(shell: Shell, *keys: str) -> None:
     """Send messages that the next turn stores in one entry."""
     for key in keys:
         ext = send_ext(TOPIC, properties(__SHARDINGKEY=key), e=0)
-        shell.submit(RequestCode.SEND_MESSAGE_V2, ext, b"paid", peer=ALICE)
+        shell.submit(RequestCode.SEND_MESSAGE_V2, ext, b"paid", caller=ALICE)
 
 
 # One in four lanes is first searched among new messages, so each kind of plan comes first in some turn.
@@ -55,7 +55,7 @@ def test_a_key_that_owes_its_index_alone_keeps_its_order(turn: int) -> None:
     # One entry completes the lane's messages in memory, and brings one message of the key and one of a new key.
     report = LaneReport(deep.queue_id, deep.lane, deep.attempt, "done", deep.offsets[-1])
     body = LaneReports((report,)).to_json()
-    shell.submit(RequestCode.ORDERLYMQ_COMPLETE_LANES, c.ext(), body, peer=c.peer)
+    shell.submit(RequestCode.ORDERLYMQ_COMPLETE_LANES, c.ext(), body, caller=c.caller)
     hand_in(shell, "deep", "new")
     shell.settle()
     shell.state.check_invariants()
@@ -146,7 +146,7 @@ def test_members_that_wait_share_the_ready_lanes_of_a_round() -> None:
 
     body = LaneReports(reports).to_json()
     member = members[0]
-    shell.submit(RequestCode.ORDERLYMQ_COMPLETE_LANES, member.ext(), body, peer=member.peer)
+    shell.submit(RequestCode.ORDERLYMQ_COMPLETE_LANES, member.ext(), body, caller=member.caller)
     shell.turn()
     assert lists_made_in_a_pump(shell) == 0  # A proposal is uncommitted.
     assert len(shell.pending) == 1
@@ -196,7 +196,7 @@ def test_a_step_hands_out_so_much_and_no_more() -> None:
     )
 
     body = LaneReports(reports).to_json()
-    shell.submit(RequestCode.ORDERLYMQ_COMPLETE_LANES, a.ext(), body, peer=a.peer)
+    shell.submit(RequestCode.ORDERLYMQ_COMPLETE_LANES, a.ext(), body, caller=a.caller)
     shell.turn()
     (step,) = shell.pending
     records = [each for each in step.records if isinstance(each, LanesFetched)]

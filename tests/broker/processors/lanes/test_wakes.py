@@ -24,7 +24,7 @@ def test_a_reset_serves_who_waits() -> None:
     waiting = a.wait()
 
     back = {"topic": TOPIC, "group": GROUP, "timestamp": "0", "isForce": "true"}
-    assert shell.call(222, {**back, "offset": "0", "queueId": "0"}, peer=TOOL).code == 0
+    assert shell.call(222, {**back, "offset": "0", "queueId": "0"}, caller=TOOL).code == 0
 
     assert keys(given(shell, waiting)) == ["x", "y"]
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orderlymq_broker.core.effects import Peer
+from orderlymq_broker.core.effects import Caller
 from orderlymq_broker.processors.observe.listeners import (
     ASKED_MAX,
     ERROR_LENGTH_MAX,
@@ -49,9 +49,9 @@ def still(admin: AdminShell) -> AdminShell:
     return admin
 
 
-def questions(admin: AdminShell, peer: Peer = ALICE) -> list[RemotingCommand]:
+def questions(admin: AdminShell, caller: Caller = ALICE) -> list[RemotingCommand]:
     """Return the requests sent over a connection, and forget them."""
-    asked = [s for s in admin.sent if s.connection == peer.connection and s.command.code == 307]
+    asked = [s for s in admin.sent if s.connection == caller.connection and s.command.code == 307]
     admin.sent = [s for s in admin.sent if s not in asked]
 
     return [s.command for s in asked if not s.command.is_response]
@@ -66,9 +66,9 @@ def first_question(admin: AdminShell) -> RemotingCommand:
     raise AssertionError("nobody was asked before the queue is called blocked")
 
 
-def say(admin: AdminShell, question: RemotingCommand, body: bytes, peer: Peer = ALICE) -> None:
+def say(admin: AdminShell, question: RemotingCommand, body: bytes, caller: Caller = ALICE) -> None:
     response = RemotingCommand(0, question.opaque, FLAG_RESPONSE, {}, body)
-    admin.run(admin.core.handle(response, peer, admin.now))
+    admin.run(admin.core.handle(response, caller, admin.now))
 
 
 def info(**values: Any) -> bytes:
@@ -145,7 +145,7 @@ def test_a_late_answer_and_one_over_another_connection_count_for_nothing(still: 
     """Law: late answers, and answers over another connection, do not count."""
     question = first_question(still)
 
-    say(still, question, info(omqTries=1, omqLastError="a lie"), peer=BOB)
+    say(still, question, info(omqTries=1, omqLastError="a lie"), caller=BOB)
     still.pass_time(TIMEOUT_MS + 500, step=500)
     say(still, question, info(omqTries=1, omqLastError="too late"))
     still.pass_time(BLOCKED_MS - ASKED_MS, step=500)
@@ -174,13 +174,13 @@ def test_without_locks_every_member_is_asked_a_few_at_a_time(admin: AdminShell) 
     """Law: without locks all members are asked, a few at a time."""
     create_topic(admin)
     create(admin, GroupSet("billing"))
-    peers = [Peer(100 + number, "192.0.2.3", number) for number in range(ASKED_MAX + 4)]
-    for peer in peers:
-        heartbeat(admin, f"client-{peer.connection}", peer=peer)
+    callers = [Caller(100 + number, "192.0.2.3", number) for number in range(ASKED_MAX + 4)]
+    for caller in callers:
+        heartbeat(admin, f"client-{caller.connection}", caller=caller)
     send(admin, e=0)
 
     admin.pass_time(BLOCKED_MS - LOOK_MS, step=500)
-    counts = [len(questions(admin, peer)) for peer in peers]
+    counts = [len(questions(admin, caller)) for caller in callers]
 
     assert sum(counts) == ASKED_MAX
     assert max(counts) == 1

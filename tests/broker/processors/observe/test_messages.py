@@ -30,7 +30,7 @@ def test_a_status_is_short_however_long_the_texts_of_clients_are(admin: AdminShe
     create_topic(admin)
     create(admin, GroupSet("billing"))
     heartbeat(admin, "alice", tags="a" * LONG)
-    heartbeat(admin, "bob", peer=BOB, tags="b" * LONG)
+    heartbeat(admin, "bob", caller=BOB, tags="b" * LONG)
     long = properties(UNIQ_KEY="u" * LONG, __SHARDINGKEY="k" * LONG)
     assert send(admin, props=long, e=0).code == 0
 

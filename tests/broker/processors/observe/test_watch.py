@@ -83,8 +83,8 @@ def test_lag_is_reported_in_messages_and_in_seconds(busy: AdminShell) -> None:
 
 def test_a_member_that_broadcasts_hides_no_lag_of_the_others(busy: AdminShell) -> None:
     """Law: only a group whose members all broadcast has no lag, because they keep their offsets themselves."""
-    heartbeat(busy, "carol", peer=BOB, group="cache", model="BROADCASTING")
-    heartbeat(busy, "bob", peer=BOB, model="BROADCASTING")
+    heartbeat(busy, "carol", caller=BOB, group="cache", model="BROADCASTING")
+    heartbeat(busy, "bob", caller=BOB, model="BROADCASTING")
 
     busy.pass_time(LOOK_MS + 1_000, step=1_000)
 
@@ -130,7 +130,7 @@ def test_a_blocked_queue_shows_that_its_holder_is_away(busy: AdminShell) -> None
     """Law: a blocked queue shows that its holder is not connected, and when its lease ends."""
     busy.pass_time(BLOCKED_MS - LOOK_MS, step=1_000)
     lock(busy, "alice", 0)
-    heartbeat(busy, "bob", peer=BOB)
+    heartbeat(busy, "bob", caller=BOB)
     busy.run(busy.core.connection_closed(ALICE.connection))
     busy.pass_time(3 * LOOK_MS, step=1_000)
 
@@ -260,8 +260,8 @@ def test_one_client_id_on_two_connections_is_reported_with_both_addresses(
     admin: AdminShell,
 ) -> None:
     """Law: a client id on two connections is shown with both addresses until one is gone."""
-    heartbeat(admin, "same", peer=ALICE)
-    heartbeat(admin, "same", peer=BOB)
+    heartbeat(admin, "same", caller=ALICE)
+    heartbeat(admin, "same", caller=BOB)
     admin.pass_time(LOOK_MS, step=1_000)
 
     (row,) = watch(admin)["duplicates"]
@@ -294,11 +294,11 @@ def test_members_that_want_different_things_are_reported(
     """Law: members with different subscriptions are shown with the difference; equal ones are not."""
     create_topic(admin)
     heartbeat(admin, "alice")
-    heartbeat(admin, "bob", peer=BOB, kind="")
+    heartbeat(admin, "bob", caller=BOB, kind="")
     admin.pass_time(LOOK_MS, step=1_000)
     assert watch(admin)["disagreeing"] == []
 
-    heartbeat(admin, "bob", peer=BOB, sub_version=2, **other)
+    heartbeat(admin, "bob", caller=BOB, sub_version=2, **other)
     admin.pass_time(LOOK_MS, step=1_000)
 
     (row,) = watch(admin)["disagreeing"]

@@ -154,7 +154,7 @@ def test_handed_back_twice_is_stored_once(shell: Shell) -> None:
     hand_back(shell, 0)
     hand_back(shell, 0)
     text = properties(UNIQ_KEY="U", RETRY_TOPIC="orders", DELAY="3")
-    assert send(shell, "%RETRY%billing", b"x", text, peer=BOB, j=1, l=16).code == 0
+    assert send(shell, "%RETRY%billing", b"x", text, caller=BOB, j=1, l=16).code == 0
     shell.pass_time(40_000, step=1_000)
 
     assert found(shell, "%RETRY%billing") == [b"x"]
@@ -164,8 +164,8 @@ def test_the_window_keeps_no_long_origin_of_a_copy(shell: Shell) -> None:
     """Law: a long origin is not kept in the window of known sends, whoever makes the copy."""
     ready(shell)
     text = properties(UNIQ_KEY="U", RETRY_TOPIC="o" * 30_000)
-    sent = send(shell, "%RETRY%billing", b"x", text, peer=BOB, j=1, l=16)
-    again = send(shell, "%RETRY%billing", b"x", text, peer=BOB, j=1, l=16)
+    sent = send(shell, "%RETRY%billing", b"x", text, caller=BOB, j=1, l=16)
+    again = send(shell, "%RETRY%billing", b"x", text, caller=BOB, j=1, l=16)
 
     hand_back(shell, int(sent.ext["msgId"][16:], 16))
 
@@ -183,7 +183,7 @@ def test_a_compressed_message_and_its_consumers_inflated_copy_are_one(shell: She
     hand_back(shell, int(place.ext["msgId"][16:], 16))
 
     text = properties(UNIQ_KEY="U", RETRY_TOPIC="orders", DELAY="3")
-    assert send(shell, "%RETRY%billing", plain, text, peer=BOB, j=1, l=16).code == 0
+    assert send(shell, "%RETRY%billing", plain, text, caller=BOB, j=1, l=16).code == 0
     shell.pass_time(40_000, step=1_000)
 
     assert found(shell, "%RETRY%billing") == [deflated]

@@ -63,7 +63,7 @@ def test_a_clients_own_copy_that_has_lost_its_count_of_tries_is_the_same_try(
         hand_back(shell, 0)
 
     text = properties(UNIQ_KEY="U", RETRY_TOPIC="orders", DELAY="3")
-    assert send(shell, "%RETRY%billing", b"x", text, peer=BOB).code == 0
+    assert send(shell, "%RETRY%billing", b"x", text, caller=BOB).code == 0
     shell.pass_time(40_000, step=1_000)
 
     (copy,) = messages(pull(shell, topic="%RETRY%billing"))

@@ -199,7 +199,7 @@ def test_sends_of_one_connection_to_one_queue_are_stored_as_they_came(shell: She
     second = shell.submit(310, send_ext("orders"), b"second")
     refused = shell.submit(310, send_ext("orders", "DELAY\x01soon"), b"refused")
     third = shell.submit(320, send_ext("orders", m="true"), batch_body((b"third", b"")))
-    other = shell.submit(310, send_ext("orders"), b"other", peer=BOB)
+    other = shell.submit(310, send_ext("orders"), b"other", caller=BOB)
     shell.turn()
     assert [shell.reply_to(each) is None for each in (first, second, third, other)] == [
         True,
@@ -479,7 +479,7 @@ def test_a_repeat_of_a_batch_that_is_stored_in_part_is_not_refused(shell: Shell)
     create(shell, ORDERED)
     body = many(2 * PIECE_COUNT)
     in_two_pieces(shell, body)
-    repeat = shell.submit(320, send_ext("orders", m="true"), body, peer=BOB)
+    repeat = shell.submit(320, send_ext("orders", m="true"), body, caller=BOB)
     shell.go_on()
     shell.go_on()
 

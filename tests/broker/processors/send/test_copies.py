@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from orderlymq_broker.core.effects import Peer
+from orderlymq_broker.core.effects import Caller
 from orderlymq_broker.state.records import TopicSet
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
@@ -70,12 +70,12 @@ def append(
     *copies: bytes,
     queue: int = 1,
     topic: str = "orders",
-    peer: Peer = ALICE,
+    caller: Caller = ALICE,
     **more: str,
 ) -> RemotingCommand:
     """Append copies."""
     ext = {"topic": topic, "queueId": str(queue), **more}
-    return shell.call(RequestCode.ORDERLYMQ_APPEND_COPIES, ext, b"".join(copies), peer=peer)
+    return shell.call(RequestCode.ORDERLYMQ_APPEND_COPIES, ext, b"".join(copies), caller=caller)
 
 
 def content(message: StoredMessage) -> StoredMessage:
@@ -108,7 +108,7 @@ def test_copies_that_do_not_follow_are_refused_and_nothing_of_them_is_stored() -
     append(theirs, *every[:4])
 
     for wrong in (every[:4], every[3:6], every[5:]):
-        reply = append(theirs, *wrong, peer=BOB)
+        reply = append(theirs, *wrong, caller=BOB)
         assert reply.code == ResponseCode.ORDERLYMQ_QUEUE_ENDS_ELSEWHERE
         assert "the next offset of the queue is 4, but the copies begin at" in str(reply.remark)
 
@@ -126,8 +126,8 @@ def test_two_mirrors_in_one_entry_store_each_message_once() -> None:
     code = RequestCode.ORDERLYMQ_APPEND_COPIES
 
     opaques = [
-        theirs.submit(code, ext, b"".join(part), peer=peer)
-        for part, peer in ((every[:3], BOB), (every[:3], BOB), (every[3:], BOB), (every[2:], BOB))
+        theirs.submit(code, ext, b"".join(part), caller=caller)
+        for part, caller in ((every[:3], BOB), (every[:3], BOB), (every[3:], BOB), (every[2:], BOB))
     ]
     theirs.settle()
 

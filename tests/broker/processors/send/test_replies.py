@@ -6,7 +6,7 @@ from sys import getrefcount
 import pytest
 
 from orderlymq_broker.core.brokertoclient import REPLIES, TOOLS
-from orderlymq_broker.core.effects import Peer
+from orderlymq_broker.core.effects import Caller
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.frame.command import FLAG_RESPONSE, RemotingCommand
 from orderlymq_protocol.message.properties import decode_properties
@@ -27,10 +27,12 @@ def replier() -> Iterator[Shell]:
     shell.restart()
 
 
-def ask_for(shell: Shell, client: str = "asker", group: str = "PGREQ", peer: Peer = ALICE) -> None:
+def ask_for(
+    shell: Shell, client: str = "asker", group: str = "PGREQ", caller: Caller = ALICE
+) -> None:
     """Let a producer send its heartbeat, over Alice's connection by default."""
     body = {"clientID": client, "consumerDataSet": [], "producerDataSet": [{"groupName": group}]}
-    assert shell.call(34, {}, fastjson.dumps(body), peer=peer).code == 0
+    assert shell.call(34, {}, fastjson.dumps(body), caller=caller).code == 0
 
 
 def reply_properties(client: str = "asker") -> str:
@@ -40,7 +42,7 @@ def reply_properties(client: str = "asker") -> str:
 
 
 def submit(shell: Shell, props: str, *, code: int = 325) -> int:
-    number = shell.submit(code, send_ext(REPLY_TOPIC, props, a="PGREP", g=17), b"pong", peer=BOB)
+    number = shell.submit(code, send_ext(REPLY_TOPIC, props, a="PGREP", g=17), b"pong", caller=BOB)
     shell.settle()
     return number
 
@@ -117,7 +119,7 @@ def test_the_long_form_of_the_header_is_served_too(replier: Shell) -> None:
         "properties": reply_properties(),
     }
 
-    replier.submit(324, ext, b"pong", peer=BOB)
+    replier.submit(324, ext, b"pong", caller=BOB)
     replier.settle()
 
     assert [push.body for push in pushes(replier)] == [b"pong"]
@@ -190,7 +192,7 @@ def test_the_push_does_not_wait_for_the_log_and_the_answer_does(replier: Shell) 
     """Law: the push does not wait for the log; the answer to the replier does."""
     ask_for(replier)
 
-    number = replier.submit(325, send_ext(REPLY_TOPIC, reply_properties()), b"pong", peer=BOB)
+    number = replier.submit(325, send_ext(REPLY_TOPIC, reply_properties()), b"pong", caller=BOB)
     (push,) = pushes(replier)
     say(replier, push)
     assert replier.reply_to(number) is None
@@ -213,10 +215,10 @@ def test_who_is_asked_and_does_not_answer_keeps_no_reply_away(replier: Shell) ->
     so that a silent client delays no reply.
     """
     ask_for(replier)
-    heartbeat(replier, "silent", peer=TOOL)
+    heartbeat(replier, "silent", caller=TOOL)
     info = {"consumerGroup": "billing", "clientId": "silent", "jstackEnable": "false"}
     for _ in range(TOOLS.in_all):
-        replier.submit(307, info, peer=TOOL)
+        replier.submit(307, info, caller=TOOL)
 
     number = submit(replier, reply_properties())
     (push,) = pushes(replier)
@@ -232,7 +234,7 @@ def test_an_asking_client_that_takes_no_reply_keeps_none_from_others(replier: Sh
     ask_for(replier)
     ask_for(replier, "silent", "PGSILENT", TOOL)
     ext = send_ext(REPLY_TOPIC, reply_properties("silent"))
-    taken = [replier.submit(325, ext, b"pong", peer=BOB) for _ in range(REPLIES.of_asked)]
+    taken = [replier.submit(325, ext, b"pong", caller=BOB) for _ in range(REPLIES.of_asked)]
 
     refused = replier.reply_to(submit(replier, reply_properties("silent")))
     submit(replier, reply_properties())
@@ -249,7 +251,7 @@ def test_a_reply_under_way_keeps_no_body(replier: Shell) -> None:
     body = b"pong" * 1_000
     before = getrefcount(body)
 
-    replier.submit(325, send_ext(REPLY_TOPIC, reply_properties()), body, peer=BOB)
+    replier.submit(325, send_ext(REPLY_TOPIC, reply_properties()), body, caller=BOB)
     replier.settle()
     assert [push.body for push in pushes(replier)] == [body]
     replier.sent.clear()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from orderlymq_broker.core.effects import Peer, Propose
+from orderlymq_broker.core.effects import Caller, Propose
 from orderlymq_broker.core.messagedraft import Properties
 from orderlymq_broker.processors.fetch.read import read_message
 from orderlymq_broker.state.records import Append, GroupSet, TopicDeleted, TopicSet
@@ -292,7 +292,7 @@ def test_an_ipv6_producer_is_stored_with_its_address(shell: Shell) -> None:
     """Law: an IPv6 producer is stored with its address, and the flag and size follow."""
     create(shell, PLAIN)
 
-    assert send(shell, peer=Peer(5, "2001:db8::1", 4711)).code == 0
+    assert send(shell, caller=Caller(5, "2001:db8::1", 4711)).code == 0
 
     (message,) = messages(pull(shell))
     assert (message.born_host, message.sys_flag) == (("2001:db8::1", 4711), 0x10)
@@ -359,7 +359,7 @@ def test_a_repeat_gets_the_first_result_and_stores_nothing(shell: Shell) -> None
     first = send(shell, body=b"paid", props="UNIQ_KEY\x01U1", e=1)
     send(shell, body=b"else", props="UNIQ_KEY\x01U2", e=1)
 
-    again = send(shell, body=b"paid", props="UNIQ_KEY\x01U1", e=1, peer=BOB)
+    again = send(shell, body=b"paid", props="UNIQ_KEY\x01U1", e=1, caller=BOB)
 
     assert again.ext == first.ext
     assert stored(shell, queue=1) == [b"paid", b"else"]
@@ -370,7 +370,7 @@ def test_a_repeat_of_a_send_under_way_waits_for_it(shell: Shell) -> None:
     create(shell, ORDERED)
     ext = send_ext("orders", "UNIQ_KEY\x01U1")
 
-    first, second = shell.submit(310, ext, b"paid"), shell.submit(310, ext, b"paid", peer=BOB)
+    first, second = shell.submit(310, ext, b"paid"), shell.submit(310, ext, b"paid", caller=BOB)
     assert len(shell.pending) == 1
     assert (shell.reply_to(first), shell.reply_to(second)) == (None, None)
     shell.settle()

@@ -41,14 +41,14 @@ def test_an_administrator_waits_for_the_topic_that_a_send_makes(shell: Shell) ->
     with fewer queues the message would be lost.
     """
     sent = shell.submit(310, send_ext("orders", e=3), b"paid")
-    refused = shell.submit(CREATE, creation(2), peer=TOOL)
+    refused = shell.submit(CREATE, creation(2), caller=TOOL)
     shell.settle()
 
     assert said(shell, refused) == AGAIN
     assert said(shell, sent)[0] == 0
     topic = shell.state.topics.by_name["orders"]
     assert (topic.queue_count, topic.queues[3].next_offset) == (4, 1)
-    again = shell.submit(CREATE, creation(8), peer=TOOL)
+    again = shell.submit(CREATE, creation(8), caller=TOOL)
     shell.settle()
     assert said(shell, again)[0] == 0
 
@@ -57,7 +57,7 @@ def test_a_send_that_would_make_a_topic_goes_into_the_one_that_an_administrator_
     shell: Shell,
 ) -> None:
     """Law: a send that waits for an administrator's topic is checked against that topic when it exists."""
-    made = shell.submit(CREATE, creation(2), peer=TOOL)
+    made = shell.submit(CREATE, creation(2), caller=TOOL)
     refused = shell.submit(310, send_ext("orders", e=3), b"paid")
     taken = shell.submit(310, send_ext("orders", e=1), b"paid")
     shell.settle()
@@ -103,32 +103,32 @@ def test_no_two_changes_of_a_topic_are_under_way_together(
             ALICE,
         ),
     }
-    code, ext, peer = requests[first]
-    shell.submit(code, ext, peer=peer)
-    code, ext, peer = requests[second]
-    refused = shell.submit(code, ext, peer=peer)
+    code, ext, caller = requests[first]
+    shell.submit(code, ext, caller=caller)
+    code, ext, caller = requests[second]
+    refused = shell.submit(code, ext, caller=caller)
     shell.settle()
 
     assert said(shell, refused) == AGAIN
     assert ("orders" in shell.state.topics.by_name) == (first != "delete")
-    shell.submit(code, ext, peer=peer)
+    shell.submit(code, ext, caller=caller)
     shell.settle()
     assert not shell.core.context.entries.changing
 
 
 def test_what_is_lost_with_its_leader_keeps_no_change_waiting(shell: Shell) -> None:
     """Law: a change lost with its leader blocks no later one."""
-    shell.submit(CREATE, creation(2), peer=TOOL)
+    shell.submit(CREATE, creation(2), caller=TOOL)
     shell.lose_proposals()
 
-    assert shell.call(CREATE, creation(2), peer=TOOL).code == 0
+    assert shell.call(CREATE, creation(2), caller=TOOL).code == 0
 
 
 def test_a_retry_topic_is_not_changed_while_a_heartbeat_makes_it(shell: Shell) -> None:
     """Law: a retry topic is not changed while a heartbeat creates it."""
     create(shell, GroupSet("billing"))
-    shell.submit(200, {}, b'{"groupName": "search", "retryQueueNums": 4}', peer=TOOL)
-    refused = shell.submit(CREATE, {**creation(1), "topic": "%RETRY%search"}, peer=TOOL)
+    shell.submit(200, {}, b'{"groupName": "search", "retryQueueNums": 4}', caller=TOOL)
+    refused = shell.submit(CREATE, {**creation(1), "topic": "%RETRY%search"}, caller=TOOL)
     shell.settle()
 
     assert said(shell, refused) == (1, "topic[%RETRY%search] is being changed; send it again")
@@ -140,7 +140,7 @@ def test_a_queue_stays_that_a_message_comes_into_before_it_would_go(shell: Shell
     create(shell, OffsetsReset(tuple(Commit("billing", "orders", queue, 0) for queue in range(4))))
 
     sent = shell.submit(310, send_ext("orders", e=3), b"paid")
-    refused = shell.submit(CREATE, creation(2), peer=TOOL)
+    refused = shell.submit(CREATE, creation(2), caller=TOOL)
     shell.settle()
 
     assert said(shell, sent)[0] == 0
@@ -161,7 +161,7 @@ def test_a_list_that_is_refused_in_part_names_what_was_changed(shell: Shell) -> 
 
     shell.submit(310, send_ext("orders", e=3), b"paid")
     body = fastjson.dumps({"topicConfigList": wanted})
-    refused = shell.submit(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, {}, body, peer=TOOL)
+    refused = shell.submit(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, {}, body, caller=TOOL)
     shell.settle()
 
     code, remark = said(shell, refused)
@@ -175,7 +175,7 @@ def test_nothing_is_sent_to_a_topic_that_is_losing_queues(shell: Shell, queue: i
     """Law: while a topic loses queues, sends to it are refused, because they would be stored behind the change."""
     create(shell, TopicSet("orders", 4, 4), GroupSet("billing"))
 
-    made = shell.submit(CREATE, creation(2), peer=TOOL)
+    made = shell.submit(CREATE, creation(2), caller=TOOL)
     sent = shell.submit(310, send_ext("orders", e=queue), b"paid")
     shell.settle()
 
@@ -201,7 +201,7 @@ def test_what_has_waited_goes_to_no_queue_that_its_topic_is_losing(shell: Shell,
         send(shell, props=properties(**WAITS[wait]), e=3)
         shell.pass_time(900)
 
-    made = shell.submit(CREATE, creation(2), peer=TOOL)
+    made = shell.submit(CREATE, creation(2), caller=TOOL)
     if wait == "half":
         shell.submit(37, end_ext(half, COMMIT))
     shell.wall_ms += 200

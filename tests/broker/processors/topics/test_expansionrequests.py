@@ -285,8 +285,8 @@ def test_an_open_transaction_is_in_the_way_and_may_still_end(topic: Shell) -> No
 def test_only_ordered_groups_are_waited_for(topic: Shell) -> None:
     """Law: a switch waits for ordered groups only, not for unordered ones or broadcasting members."""
     create(topic, GroupSet("search"))
-    heartbeat(topic, "two@2", peer=BOB, group="search")
-    heartbeat(topic, "three@3", peer=BOB, group="cache", model="BROADCASTING")
+    heartbeat(topic, "two@2", caller=BOB, group="search")
+    heartbeat(topic, "three@3", caller=BOB, group="cache", model="BROADCASTING")
     send(topic, e=0)
     send(topic, e=0)
     commit(topic, 2)
@@ -300,7 +300,7 @@ def test_only_ordered_groups_are_waited_for(topic: Shell) -> None:
 
 def test_one_member_that_broadcasts_excuses_no_other_one(topic: Shell) -> None:
     """Law: one broadcasting member does not excuse the others of its group."""
-    heartbeat(topic, "two@2", peer=BOB, model="BROADCASTING")
+    heartbeat(topic, "two@2", caller=BOB, model="BROADCASTING")
     send(topic, e=0)
     change(topic, "fence")
 
@@ -319,7 +319,7 @@ def test_one_member_that_broadcasts_excuses_no_other_one(topic: Shell) -> None:
 def test_a_group_that_has_only_just_come_is_waited_for(topic: Shell) -> None:
     """Law: a group that has just come is waited for, because its first lock would be too late."""
     create(topic, GroupSet("search"))
-    heartbeat(topic, "two@2", peer=BOB, group="search")
+    heartbeat(topic, "two@2", caller=BOB, group="search")
     send(topic, e=0)
     commit(topic, 1)
     change(topic, "fence")
@@ -511,7 +511,7 @@ def test_digits_without_end_are_no_number(topic: Shell) -> None:
 
 def test_of_two_operators_in_one_turn_the_older_one_loses(topic: Shell) -> None:
     """Law: of two operators in one turn the one with the smaller token loses, because tokens are compared when applied."""
-    heartbeat(topic, "two@2", peer=BOB)
+    heartbeat(topic, "two@2", caller=BOB)
     newer = topic.submit(20502, {"clientId": "two@2", "proof": "p", "operatorToken": "9"})
     older = topic.submit(20502, {"clientId": "one@1", "proof": "p", "operatorToken": "8"})
     topic.settle()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from orderlymq_broker.core.effects import Peer
+from orderlymq_broker.core.effects import Caller
 from orderlymq_broker.processors.admin.access import signature
 from orderlymq_broker.processors.schedule.delaylevels import SIZE_MAX
 from orderlymq_broker.processors.transactions.checks import COUNT_MAX
@@ -134,12 +134,12 @@ def test_the_answer_to_a_check_ends_the_transaction_and_the_message_says_it_was_
 
 def test_a_group_with_more_than_anybody_can_ask_leaves_the_others_their_turn(orders: Shell) -> None:
     """Law: a producer group with very many half messages does not keep others from being checked."""
-    join(orders, client="c1", peer=ALICE)
-    join(orders, client="c3", peer=TOOL, group="others")
+    join(orders, client="c1", caller=ALICE)
+    join(orders, client="c3", caller=TOOL, group="others")
     for number in range(2 * COUNT_MAX):
         begin(orders, key=f"U{number}")
     props = properties(TRAN_MSG="true", UNIQ_KEY="V", PGROUP="others")
-    assert send(orders, "orders", b"half", props, a="others", f=4, peer=TOOL).code == 0
+    assert send(orders, "orders", b"half", props, a="others", f=4, caller=TOOL).code == 0
 
     orders.wall_ms += 6_000
     for _ in range(2):
@@ -181,9 +181,9 @@ def test_halves_that_ended_long_before_they_are_due_are_forgotten(orders: Shell)
 
 def test_live_producers_of_the_group_are_asked_in_turn(orders: Shell) -> None:
     """Law: live producers of the group are asked in turn, not those of other groups or closed connections."""
-    join(orders, client="c1", peer=ALICE)
-    join(orders, client="c2", peer=BOB)
-    join(orders, client="c3", peer=TOOL, group="others")
+    join(orders, client="c1", caller=ALICE)
+    join(orders, client="c2", caller=BOB)
+    join(orders, client="c3", caller=TOOL, group="others")
     begin(orders)
 
     orders.pass_time(7_000 + 60_000, step=1_000)
@@ -212,14 +212,14 @@ def test_nothing_is_counted_while_no_producer_is_alive(orders: Shell) -> None:
     assert questions(orders) == []
     assert orders.state.transactions.open[0].checks == 0
 
-    join(orders, peer=BOB)
+    join(orders, caller=BOB)
     orders.pass_time(1_000)
 
     assert [connection for connection, _ in questions(orders)] == [BOB.connection]
 
 
 WRITER, STRANGER = "writer", "stranger"
-WHITE = Peer(7, "10.0.0.7", 40_007)
+WHITE = Caller(7, "10.0.0.7", 40_007)
 
 
 @pytest.fixture
@@ -238,16 +238,16 @@ def guarded() -> Shell:
 
 
 def call_as(
-    shell: Shell, who: str, code: int, ext: dict[str, str], body: bytes, peer: Peer
+    shell: Shell, who: str, code: int, ext: dict[str, str], body: bytes, caller: Caller
 ) -> None:
     fields = {**ext, "AccessKey": who}
     fields["Signature"] = signature(fields, body, "12345678")
-    assert shell.call(code, fields, body, peer=peer).code == 0
+    assert shell.call(code, fields, body, caller=caller).code == 0
 
 
-def begin_as(shell: Shell, who: str, topic: str, peer: Peer) -> None:
+def begin_as(shell: Shell, who: str, topic: str, caller: Caller) -> None:
     ext = send_ext(topic, half_properties(f"U-{topic}"), a=GROUP, f=4)
-    call_as(shell, who, 310, ext, b"half", peer)
+    call_as(shell, who, 310, ext, b"half", caller)
 
 
 def asked(shell: Shell, ms: int) -> set[tuple[int, str]]:
@@ -283,7 +283,7 @@ def test_who_lost_the_right_to_write_is_asked_no_more(guarded: Shell) -> None:
     create(guarded, AccountSet(WRITER, "12345678", topic_perms={"orders": "SUB"}))
     assert asked(guarded, 60_000) == set()
 
-    assert guarded.call(34, {}, producer_body("c7"), peer=WHITE).code == 0
+    assert guarded.call(34, {}, producer_body("c7"), caller=WHITE).code == 0
     assert asked(guarded, 1_000) == {(WHITE.connection, "orders")}
     create(guarded, WhiteAddressesSet(()))
     assert asked(guarded, 120_000) == set()
@@ -395,7 +395,7 @@ def test_checks_are_counted_on_after_a_fail_over() -> None:
     assert len(questions(orders)) == 1
 
     successor = orders.restart().lead()
-    join(successor, peer=BOB)
+    join(successor, caller=BOB)
     successor.pass_time(50_000, step=1_000)
     assert questions(successor) == []
     successor.pass_time(12_000, step=1_000)

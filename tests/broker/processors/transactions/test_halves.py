@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from orderlymq_broker.core.effects import Peer, Propose
+from orderlymq_broker.core.effects import Caller, Propose
 from orderlymq_broker.core.messagedraft import Properties
 from orderlymq_broker.processors.transactions.halves import is_half
 from orderlymq_broker.state.records import (
@@ -285,7 +285,7 @@ def test_two_commits_in_one_turn_make_one_copy(orders: Shell) -> None:
     half = begin(orders, b"half")
 
     first = orders.submit(37, end_ext(half, COMMIT))
-    second = orders.submit(37, end_ext(half, COMMIT), peer=BOB)
+    second = orders.submit(37, end_ext(half, COMMIT), caller=BOB)
     assert orders.reply_to(second) is None
     orders.settle()
 
@@ -483,8 +483,8 @@ def test_a_replica_that_does_not_lead_answers_as_a_slave(orders: Shell) -> None:
 
 def test_a_producer_over_ipv6_stays_one_in_its_committed_message(orders: Shell) -> None:
     """Law: the IPv6 address of a producer is kept in its committed message."""
-    peer = Peer(6, "2001:db8::6", 40_006)
-    reply = send(orders, body=b"half", props=half_properties(), a=GROUP, f=4, peer=peer)
+    caller = Caller(6, "2001:db8::6", 40_006)
+    reply = send(orders, body=b"half", props=half_properties(), a=GROUP, f=4, caller=caller)
     half = int(reply.ext["queueOffset"]), int(reply.ext["msgId"][16:], 16)
 
     end(orders, half, COMMIT)

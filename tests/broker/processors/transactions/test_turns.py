@@ -26,8 +26,8 @@ def orders(shell: Shell) -> Shell:
 
 def test_halves_of_one_group_are_divided_over_its_producers(orders: Shell) -> None:
     """Law: the checks of a group are divided over its producers."""
-    join(orders, client="c1", peer=ALICE)
-    join(orders, client="c2", peer=BOB)
+    join(orders, client="c1", caller=ALICE)
+    join(orders, client="c2", caller=BOB)
     for number in range(6):
         begin(orders, key=f"U{number}")
 
@@ -43,7 +43,9 @@ def test_nothing_is_kept_of_groups_whose_halves_have_ended(orders: Shell) -> Non
     before = {name: len(kept) for name, kept in vars(service).items() if isinstance(kept, Sized)}
     for number in range(100):
         text = half_properties(f"U{number}").replace(GROUP, f"group-{number}")
-        sent = send(orders, props=text + "\x02CHECK_IMMUNITY_TIME_IN_SECONDS\x010", f=4, peer=ALICE)
+        sent = send(
+            orders, props=text + "\x02CHECK_IMMUNITY_TIME_IN_SECONDS\x010", f=4, caller=ALICE
+        )
         half = int(sent.ext["queueOffset"]), int(sent.ext["msgId"][16:], 16)
         orders.pass_time(1_000, step=500)
         assert len(questions(orders)) == 1
@@ -63,7 +65,7 @@ def test_nothing_is_kept_of_groups_whose_halves_have_ended(orders: Shell) -> Non
 def test_who_is_gone_before_its_half_is_stored_is_asked_nothing(orders: Shell) -> None:
     """Law: a producer that is gone before its half message is stored is not asked, and no check is counted."""
     ext = send_ext("new", properties(TRAN_MSG="true", PGROUP=GROUP), a=GROUP)
-    orders.submit(310, ext, b"paid", peer=BOB)
+    orders.submit(310, ext, b"paid", caller=BOB)
     orders.run(orders.core.connection_closed(BOB.connection))
     orders.settle()
 

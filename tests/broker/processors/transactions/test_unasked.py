@@ -28,7 +28,7 @@ def test_a_half_that_was_asked_about_often_enough_waits_behind_none_that_nobody_
 
     assert [half.opened.unique_key for half in shell.state.transactions.given_up.values()] == ["U1"]
     assert len(shell.state.transactions.open) == 3
-    join(shell, peer=BOB)
+    join(shell, caller=BOB)
     shell.pass_time(1_000)
     assert len(questions(shell)) == 3
 
