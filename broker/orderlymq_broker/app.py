@@ -30,13 +30,13 @@ from orderlymq_broker.server.adminrequests import AdminRequests
 from orderlymq_broker.server.assignment import Assigning
 from orderlymq_broker.server.backups import BackupRequests
 from orderlymq_broker.server.clientdeath.liveness import Liveness, is_of_another_machine
-from orderlymq_broker.server.forwarder import ForwardedLine, Inbox, Outbox
+from orderlymq_broker.server.forwarder import ForwardedClient, Inbox, Outbox
 from orderlymq_broker.server.leadership import Leadership
 from orderlymq_broker.server.peers import Peers
 from orderlymq_broker.server.podlabel import ApiServer, PodLabel
 from orderlymq_broker.server.registration import Registration
 from orderlymq_broker.server.restoredgroups import RestoredGroups
-from orderlymq_broker.server.router import PULL_CODES, Line, Router, Service
+from orderlymq_broker.server.router import PULL_CODES, ClientConnection, Router, Service
 from orderlymq_broker.server.settingsreload import SettingsReload
 from orderlymq_broker.server.status import Reporter
 from orderlymq_broker.server.transfer import LeadershipTransfer
@@ -187,7 +187,7 @@ class BrokerProcess:
         self._outbox = Outbox(self._send_frame, self._clock.seconds)
         always_open = settings.bind == "always"
         self._router = Router(self._outbox, always_open=always_open)
-        self._router.watch(_IDENTIFYING | _SIGNS, handled=self._handled, lost=self._line_lost)
+        self._router.watch(_IDENTIFYING | _SIGNS, handled=self._handled, lost=self._client_lost)
         self._outbox.router = self._router
         self._inbox = Inbox(self._router, self._send_frame, self._is_slow)
         self._budget = InputBudget()
@@ -383,28 +383,28 @@ class BrokerProcess:
 
     # -- what the request router notices ---------------------------------------------------------
 
-    def _handled(self, line: Line, command: RemotingCommand) -> None:
-        if line.listener:
+    def _handled(self, client: ClientConnection, command: RemotingCommand) -> None:
+        if client.listener:
             return  # its address is that of a node port or a balancer, so no process can be found behind it
-        forwarded = isinstance(line, ForwardedLine)
-        if isinstance(line, ForwardedLine):
-            replica = self._peers.book.get(line.node)
-            if is_of_another_machine(line.peer[0], replica.host if replica else None):
+        forwarded = isinstance(client, ForwardedClient)
+        if isinstance(client, ForwardedClient):
+            replica = self._peers.book.get(client.node)
+            if is_of_another_machine(client.peer[0], replica.host if replica else None):
                 return
         knows, clients_of = self._liveness.knows, self.instance.core.clients_of
-        fetches = command.code == RequestCode.ORDERLYMQ_FETCH_LANES and not knows(line.id)
-        if command.code in _IDENTIFYING or (fetches and clients_of(line.id)):
-            clients = clients_of(line.id)
+        fetches = command.code == RequestCode.ORDERLYMQ_FETCH_LANES and not knows(client.id)
+        if command.code in _IDENTIFYING or (fetches and clients_of(client.id)):
+            clients = clients_of(client.id)
             said = command.ext.get(EXT_PROCESS, "")
             self._liveness.seen(
-                line.id, clients, line.peer, said, ours=line.local, forwarded=forwarded
+                client.id, clients, client.peer, said, ours=client.local, forwarded=forwarded
             )
-        elif command.code in PULL_CODES and not self._liveness.knows(line.id):
+        elif command.code in PULL_CODES and not self._liveness.knows(client.id):
             # After a change of leader, a client pulls immediately but identifies itself up to 30 s later.
             candidates = partial(
-                self._members_at, command.ext.get("consumerGroup", ""), line.peer[0]
+                self._members_at, command.ext.get("consumerGroup", ""), client.peer[0]
             )
-            self._liveness.guess(line.id, candidates, line.peer, forwarded=forwarded)
+            self._liveness.guess(client.id, candidates, client.peer, forwarded=forwarded)
 
     def _members_at(self, group: str, host: str) -> list[str]:
         """Return the members of a group that were last heard of from *host*."""
@@ -413,8 +413,8 @@ class BrokerProcess:
         hosts = (plain, IPV4_MAPPED + plain)
         return [each.client_id for one in hosts for each in table.at_host(group, one)]
 
-    def _line_lost(self, line: Line) -> None:
-        self._liveness.lost(line.id)
+    def _client_lost(self, client: ClientConnection) -> None:
+        self._liveness.lost(client.id)
 
     def _client_died(self, client_id: str, proof: str, ends: Ends = None) -> None:
         if self.instance.loop.serving:
@@ -521,8 +521,8 @@ class BrokerProcess:
             raise AssertionError("raft installs a snapshot that was never received")
         if former is not None:
             await asyncio.wait([former])
-        for line in self._router.lines():
-            line.close(orderly=False, kind="snapshot", reason="a snapshot replaces the state")
+        for client in self._router.connections():
+            client.close(orderly=False, kind="snapshot", reason="a snapshot replaces the state")
         await self._sender.close()
         await self._compaction.close()
         await self._backups.quiet()

@@ -15,7 +15,7 @@ import msgspec
 import orjson
 
 from orderlymq_broker.replication.transport.frameheaders import NodeNumber
-from orderlymq_broker.server.router import Line, Router
+from orderlymq_broker.server.router import ClientConnection, Router
 from orderlymq_broker.settings import Address
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.decodeerrors import UNREADABLE
@@ -78,7 +78,7 @@ class AdminRequests:
         self._supervisor = supervisor or Supervisor()
         self._tasks: set[asyncio.Task[None]] = set()
         # The entry of a proposed membership -> the request that waits for it.
-        self._waiting: dict[tuple[Index, Term], tuple[Line, RemotingCommand]] = {}
+        self._waiting: dict[tuple[Index, Term], tuple[ClientConnection, RemotingCommand]] = {}
         for code, handler in (
             (RequestCode.ORDERLYMQ_GROUP_STATUS, self._status),
             (RequestCode.ORDERLYMQ_TRANSFER_LEADERSHIP, self._move),
@@ -90,8 +90,8 @@ class AdminRequests:
         """Answer the client that asked for the membership of this entry."""
         waiting = self._waiting.pop((index, term), None)
         if waiting is not None:
-            line, command = waiting
-            line.send(command.reply())
+            client, command = waiting
+            client.send(command.reply())
 
     def leadership_lost(self) -> None:
         """Answer requests whose change is not applied within a moment with an error: this replica cannot know the outcome.
@@ -106,9 +106,9 @@ class AdminRequests:
         for entry in entries:
             waiting = self._waiting.pop(entry, None)
             if waiting is not None:
-                line, command = waiting
+                client, command = waiting
                 remark = "the leader changed meanwhile; look at the group's status and try again"
-                line.send(command.reply(ResponseCode.SYSTEM_ERROR, remark=remark))
+                client.send(command.reply(ResponseCode.SYSTEM_ERROR, remark=remark))
 
     def _spawn(self, kind: str, work: Coroutine[None, None, None]) -> None:
         task = self._supervisor.once(kind, work)
@@ -119,40 +119,42 @@ class AdminRequests:
         """Cancel pending requests."""
         await end_tasks(self._tasks)
 
-    def _status(self, line: Line, command: RemotingCommand) -> None:
+    def _status(self, client: ClientConnection, command: RemotingCommand) -> None:
         body = orjson.dumps(self._replica.status(command), option=orjson.OPT_NON_STR_KEYS)
-        line.send(command.reply(body=body))
+        client.send(command.reply(body=body))
 
-    def _move(self, line: Line, command: RemotingCommand) -> None:
+    def _move(self, client: ClientConnection, command: RemotingCommand) -> None:
         text = command.ext.get("target", "")
         try:
             target = NodeId(read_integer(text, 1)) if text else None
         except ValueError:
             remark = f"target {text[:24]!r} is not a node id; leave it out to let the group choose"
-            line.send(command.reply(ResponseCode.SYSTEM_ERROR, remark=remark))
+            client.send(command.reply(ResponseCode.SYSTEM_ERROR, remark=remark))
             return
-        self._spawn("move leadership", self._moved(line, command, target))
+        self._spawn("move leadership", self._moved(client, command, target))
 
-    async def _moved(self, line: Line, command: RemotingCommand, target: NodeId | None) -> None:
+    async def _moved(
+        self, client: ClientConnection, command: RemotingCommand, target: NodeId | None
+    ) -> None:
         try:
             leader = await self._replica.move_leadership(target)
         except (NotLeader, ProposalRefused) as error:
-            _refuse(line, command, error)
+            _refuse(client, command, error)
         except Exception as error:
-            line.send(failure_reply(command, error))
+            client.send(failure_reply(command, error))
             raise
         else:
-            line.send(command.reply(ext={"leader": str(leader)}))
+            client.send(command.reply(ext={"leader": str(leader)}))
 
-    def _change(self, line: Line, command: RemotingCommand) -> None:
+    def _change(self, client: ClientConnection, command: RemotingCommand) -> None:
         try:
             change, address = membership_change(command.body)
             entry = self._replica.change_membership(change, address)
         except (ValueError, NotLeader, ProposalRefused) as error:
-            _refuse(line, command, error)
+            _refuse(client, command, error)
             return
         _log.info("membership change proposed: %s", change)
-        self._waiting[entry] = (line, command)
+        self._waiting[entry] = (client, command)
 
 
 def membership_change(body: bytes) -> tuple[MembershipChange, Address | None]:
@@ -182,10 +184,10 @@ def membership_change(body: bytes) -> tuple[MembershipChange, Address | None]:
     return kind(node), address
 
 
-def _refuse(line: Line, command: RemotingCommand, error: Exception) -> None:
+def _refuse(client: ClientConnection, command: RemotingCommand, error: Exception) -> None:
     code = (
         ResponseCode.SERVICE_NOT_AVAILABLE
         if isinstance(error, NotLeader)
         else ResponseCode.SYSTEM_ERROR
     )
-    line.send(command.reply(code, remark=str(error)))
+    client.send(command.reply(code, remark=str(error)))

@@ -19,7 +19,7 @@ from orderlymq_broker.processors.groups.strategies import (
     assign,
     assignment_body,
 )
-from orderlymq_broker.server.router import Line, Router
+from orderlymq_broker.server.router import ClientConnection, Router
 from orderlymq_broker.settings import Address
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.groups.members import since_ms
@@ -78,22 +78,22 @@ class Assigning:
         await end_tasks(self._tasks)
         await self._client.close()
 
-    def _query(self, line: Line, command: RemotingCommand) -> None:
+    def _query(self, client: ClientConnection, command: RemotingCommand) -> None:
         try:
             asked = AssignmentRequest.from_json(command.body)
             known_at_s, queues = self._routes.get(asked.topic, (-ROUTE_AGE_S, ()))
             if asyncio.get_running_loop().time() - known_at_s < ROUTE_AGE_S:
-                line.send(command.reply(body=assignment_body(self._assign(asked, queues))))
+                client.send(command.reply(body=assignment_body(self._assign(asked, queues))))
                 return
         except (JsonError, ModelError, AssignmentError) as error:
-            line.send(command.reply(ResponseCode.SYSTEM_ERROR, remark=str(error)))
+            client.send(command.reply(ResponseCode.SYSTEM_ERROR, remark=str(error)))
             return
         if len(self._tasks) >= OPEN_MAX:
             remark = f"{OPEN_MAX} assignments are being computed; ask again"
-            line.send(command.reply(ResponseCode.SYSTEM_BUSY, remark=remark))
+            client.send(command.reply(ResponseCode.SYSTEM_BUSY, remark=remark))
             return
         task = self._supervisor.once(
-            "assignment", self._fetch(line, command, asked.topic), name=f"route of {asked.topic}"
+            "assignment", self._fetch(client, command, asked.topic), name=f"route of {asked.topic}"
         )
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -107,7 +107,7 @@ class Assigning:
 
         return assign(asked, queues, ages, state.assignments.get(asked.consumer_group, asked.topic))
 
-    async def _fetch(self, line: Line, command: RemotingCommand, topic: str) -> None:
+    async def _fetch(self, client: ClientConnection, command: RemotingCommand, topic: str) -> None:
         """Fetch the route of a topic and handle the request again, because another replica may lead by then.
 
         It also counts again: a quota of one request per second is enough for that.
@@ -115,15 +115,15 @@ class Assigning:
         try:
             queues = await self._ask(topic)
         except RouteUnknownError as error:
-            line.send(command.reply(ResponseCode.SYSTEM_ERROR, remark=str(error)))
+            client.send(command.reply(ResponseCode.SYSTEM_ERROR, remark=str(error)))
         except Exception as error:
-            line.send(failure_reply(command, error))
+            client.send(failure_reply(command, error))
             raise
         else:
             if len(self._routes) >= ROUTES_MAX:
                 self._routes.clear()
             self._routes[topic] = (asyncio.get_running_loop().time(), queues)
-            self._router.received(line, command)
+            self._router.received(client, command)
 
     async def _ask(self, topic: str) -> tuple[MessageQueue, ...]:
         reasons = []

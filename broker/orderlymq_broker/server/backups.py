@@ -24,7 +24,7 @@ import msgspec
 
 from orderlymq_broker.core.capacity import is_nearly_full
 from orderlymq_broker.replication.replicainstance import Instance
-from orderlymq_broker.server.router import Line, Router
+from orderlymq_broker.server.router import ClientConnection, Router
 from orderlymq_broker.settings import BrokerSettings
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.integerranges import Position
@@ -206,28 +206,28 @@ class BackupRequests:
 
     # -- requests --------------------------------------------------------------------------------
 
-    def _begin(self, line: Line, command: RemotingCommand) -> None:
-        self._supervisor.once("backup", self._answer(line, command, self._make(command)))
+    def _begin(self, client: ClientConnection, command: RemotingCommand) -> None:
+        self._supervisor.once("backup", self._answer(client, command, self._make(command)))
 
-    def _read(self, line: Line, command: RemotingCommand) -> None:
-        self._supervisor.once("backup", self._answer(line, command, self._piece(command)))
+    def _read(self, client: ClientConnection, command: RemotingCommand) -> None:
+        self._supervisor.once("backup", self._answer(client, command, self._piece(command)))
 
-    def _end(self, line: Line, command: RemotingCommand) -> None:
+    def _end(self, client: ClientConnection, command: RemotingCommand) -> None:
         session = self._session
         if session is not None and session.name == command.ext.get("session"):
             self._drop()
-        line.send(command.reply())
+        client.send(command.reply())
 
     async def _answer(
-        self, line: Line, command: RemotingCommand, work: Coroutine[Any, Any, Answer]
+        self, client: ClientConnection, command: RemotingCommand, work: Coroutine[Any, Any, Answer]
     ) -> None:
         try:
             body, ext = await work
         except (CopyRefused, OSError, StoreError, TimeoutError) as error:
             code = getattr(error, "code", CopyRefused.code)
-            line.send(command.reply(code, remark=str(error) or "the disk is slow"))
+            client.send(command.reply(code, remark=str(error) or "the disk is slow"))
         else:
-            line.send(command.reply(body=body, ext=ext))
+            client.send(command.reply(body=body, ext=ext))
 
     # -- parts -----------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ Client requests between replicas: from the replica that received a request to th
 The rule: the leader answers forwarded requests, or the connection is closed; nothing here guesses. A request whose
 answer the leader may withhold is not waited for (``reads_no_code``). A forwarded client keeps its own host and port
 at the leader, because locks and membership identify it by them. `Outbox` is at the replica that has the client's
-connection, `Inbox` at the leader, where each forwarded client is a line like the others (``router.py``).
+connection, `Inbox` at the leader, where each forwarded client is a `ClientConnection` like the others (``router.py``).
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from orderlymq_broker.server.router import (
     PULL_CODES,
     WAITING_BYTES_MAX,
     WAITING_MAX,
-    Line,
+    ClientConnection,
     Router,
 )
 from orderlymq_protocol.codes import ResponseCode
@@ -75,7 +75,7 @@ class _Passed:
 
     def expect(self, command: RemotingCommand, now: float) -> None:
         if command.code not in PULL_CODES:
-            # A consumer never stops pulling; only other requests show whether a line is idle.
+            # A consumer never stops pulling; only other requests show whether a client is idle.
             self.asked_at = now
         if command.is_oneway or command.is_response or reads_no_code(command):
             # `reads_no_code` requests may stay without an answer; if we waited for it, the client would never be
@@ -103,26 +103,26 @@ class Outbox:
         # Clients that are gone, or that no longer use that node, with the node that could not be notified yet.
         self._unnotified: set[tuple[NodeId, int]] = set()
 
-    def forward(self, line: Line, command: RemotingCommand) -> bool:
+    def forward(self, client: ClientConnection, command: RemotingCommand) -> bool:
         """Forward *command* to the leader; return False if it is unknown or cannot be reached."""
         if self.leader is None:
             return False
-        passed = self._passed.get(line.id)
+        passed = self._passed.get(client.id)
         if passed is None:
-            passed = self._passed[line.id] = _Passed()
+            passed = self._passed[client.id] = _Passed()
         former = passed.leader
         if former != self.leader and (passed.requests or passed.pulls):
             # The answers would have to come from a node that no longer leads.
-            line.close(orderly=False, kind="leader_changed")
+            client.close(orderly=False, kind="leader_changed")
             return True
         try:
             parts = codec.encode_parts(command)
         except FrameError as error:
             # A header that left fields out becomes longer when it is encoded again.
             reason = f"a request cannot be passed on: {error}"
-            line.close(orderly=False, kind="forwarding", reason=reason)
+            client.close(orderly=False, kind="forwarding", reason=reason)
             return True
-        header = Forward(line.id, line.peer[0], line.peer[1], line.listener)
+        header = Forward(client.id, client.peer[0], client.peer[1], client.listener)
         pieces = encode_frame(FrameKind.FORWARD, header, parts)
         passed.leader = self.leader
         passed.expect(command, self._seconds())
@@ -132,7 +132,7 @@ class Outbox:
             return False
         return True
 
-    def line_lost(self, connection: int) -> None:
+    def client_lost(self, connection: int) -> None:
         """Notify the leader that a client is gone, now or when its link accepts the notice."""
         passed = self._passed.pop(connection, None)
         if passed is not None and passed.leader is not None:
@@ -153,57 +153,59 @@ class Outbox:
     def frame_received(self, node: NodeId, frame: Frame) -> None:
         """Take a command or a close from the leader for one of our clients."""
         connection = decode_header(frame, ForwardedConnection).connection
-        line = None if self.router is None else self.router.line(connection)
+        client = None if self.router is None else self.router.client(connection)
         passed = self._passed.get(connection)
         if frame.kind is FrameKind.FORWARDED_CLOSE:
-            if line is not None and passed is not None and passed.leader == node:
-                line.close(orderly=False, kind="asked_by_leader", reason=f"node {node} requests it")
+            if client is not None and passed is not None and passed.leader == node:
+                client.close(
+                    orderly=False, kind="asked_by_leader", reason=f"node {node} requests it"
+                )
             # This notice follows everything forwarded to that node, which drops what comes before.
             else:
                 self._send_closed(node, connection)
             return
-        if line is None:
+        if client is None:
             return
-        for command in _commands(line, node, frame, ANSWER_HEADER_SIZE_MAX):
+        for command in _commands(client, node, frame, ANSWER_HEADER_SIZE_MAX):
             if passed is not None and command.is_response:
                 passed.answered(command.opaque)
-            line.send(command)
+            client.send(command)
 
     def leader_lost(self, node: NodeId) -> None:
         """Close the connections whose requests *node* was to answer, because their outcome is unknown."""
         for connection, passed in list(self._passed.items()):
             if passed.leader != node or not (passed.requests or passed.pulls):
                 continue
-            line = None if self.router is None else self.router.line(connection)
-            if line is not None:
+            client = None if self.router is None else self.router.client(connection)
+            if client is not None:
                 reason = f"node {node}, which should answer, is lost"
-                line.close(orderly=False, kind="leader_lost", reason=reason)
+                client.close(orderly=False, kind="leader_lost", reason=reason)
 
     def node_lost(self, node: NodeId) -> None:
         """Note that the link with *node* is lost: the node removes our clients itself, and answers nothing."""
         self._unnotified.difference_update([each for each in self._unnotified if each[0] == node])
         self.leader_lost(node)
         self._passed = {
-            line: passed for line, passed in self._passed.items() if passed.leader != node
+            client: passed for client, passed in self._passed.items() if passed.leader != node
         }
 
-    def is_quiet(self, line: Line, since: float) -> bool:
-        """Return whether *line* has sent nothing but pulls after *since*, and waits for no other answer."""
-        passed = self._passed.get(line.id)
+    def is_quiet(self, client: ClientConnection, since: float) -> bool:
+        """Return whether *client* has sent nothing but pulls after *since*, and waits for no other answer."""
+        passed = self._passed.get(client.id)
         return passed is None or (not passed.requests and passed.asked_at <= since)
 
-    def waits(self, line: Line) -> bool:
-        """Return whether *line* waits for an answer to anything but a pull."""
-        passed = self._passed.get(line.id)
+    def waits(self, client: ClientConnection) -> bool:
+        """Return whether *client* waits for an answer to anything but a pull."""
+        passed = self._passed.get(client.id)
         return passed is not None and bool(passed.requests)
 
-    def release_pulls(self, line: Line) -> None:
-        """Answer the pulls of *line* so that the client pulls again, from another replica."""
-        passed = self._passed.get(line.id)
+    def release_pulls(self, client: ClientConnection) -> None:
+        """Answer the pulls of *client* so that the client pulls again, from another replica."""
+        passed = self._passed.get(client.id)
         if passed is None:
             return
         for answer in passed.pulls.values():
-            line.send(answer)
+            client.send(answer)
         passed.pulls.clear()
 
 
@@ -212,8 +214,8 @@ class Inbox:
     The clients that other replicas have forwarded to this leader.
 
     The requests of all clients of a replica come on one connection, so one request must not block the others.
-    Therefore each line has its own queue for requests that do not fit into the turn, or into the link to its replica.
-    A line waits for its turn like the connections of this replica.
+    Therefore each client has its own queue for requests that do not fit into the turn, or into the link to its replica.
+    A client waits for its turn like the connections of this replica.
 
     If one request of a client is dropped, no later request of it may be served, because it would overtake the dropped
     one. So after we have asked for a client's end, its requests are dropped until its replica confirms that no more
@@ -231,7 +233,7 @@ class Inbox:
         self._is_slow = is_slow
         self._held_count = self._held_bytes = 0
         self._close_log = CloseLog(_log)
-        self._lines: dict[tuple[NodeId, int], ForwardedLine] = {}
+        self._clients: dict[tuple[NodeId, int], ForwardedClient] = {}
         # Clients whose end was requested, and those of them whose replica could not be notified yet.
         self._ended: set[tuple[NodeId, int]] = set()
         self._unnotified: set[tuple[NodeId, int]] = set()
@@ -242,7 +244,7 @@ class Inbox:
         """Take a request, or the end of a client, from *node*."""
         if frame.kind is FrameKind.ORIGIN_CLOSED:
             origin = node, decode_header(frame, ForwardedConnection).connection
-            self._forget(self._lines.get(origin))
+            self._forget(self._clients.get(origin))
             self._ended.discard(origin)
             self._unnotified.discard(origin)
             return
@@ -253,9 +255,9 @@ class Inbox:
             # It was forwarded by a replica with outdated knowledge; its client must send it again.
             self._end(node, forward.connection)
             return
-        line = self._lines.get((node, forward.connection))
-        if line is None:
-            line = ForwardedLine(
+        client = self._clients.get((node, forward.connection))
+        if client is None:
+            client = ForwardedClient(
                 self._next_id,
                 node,
                 forward,
@@ -265,31 +267,31 @@ class Inbox:
                 self._go_on,
             )
             self._next_id -= 1
-            self._lines[node, forward.connection] = line
-            self._router.connection_made(line)
-        commands = _commands(line, node, frame, HEADER_SIZE_MAX)
+            self._clients[node, forward.connection] = client
+            self._router.connection_made(client)
+        commands = _commands(client, node, frame, HEADER_SIZE_MAX)
         turns = self._router.turns
         may_begin = turns is None or turns.may_begin(_loop_time())
-        if line.held or not may_begin or self._is_slow(node):
-            self._hold(line, commands)
-            self._wait(line)
+        if client.held or not may_begin or self._is_slow(node):
+            self._hold(client, commands)
+            self._wait(client)
             return
         for command in commands:  # one: a frame has no more of them
-            self._router.received(line, command)
+            self._router.received(client, command)
         if turns is not None:
             turns.is_over(_loop_time())
 
-    def _hold(self, line: "ForwardedLine", commands: list[RemotingCommand]) -> None:
+    def _hold(self, client: "ForwardedClient", commands: list[RemotingCommand]) -> None:
         for command in commands:
             size = command.memory_bytes()
-            line.held.append((command, size))
-            line.held_bytes += size
+            client.held.append((command, size))
+            client.held_bytes += size
             self._held_bytes += size
         self._held_count += len(commands)
         by_count = self._held_count > WAITING_MAX
         if by_count or self._held_bytes > WAITING_BYTES_MAX:
             largest = max(
-                self._lines.values(),
+                self._clients.values(),
                 key=lambda each: len(each.held) if by_count else each.held_bytes,
             )
             whole = f"{counted(self._held_count, 'request')} of {self._held_bytes} bytes"
@@ -298,35 +300,35 @@ class Inbox:
             largest.close(orderly=False, kind="too_many_waiting", reason=reason)
             self._forget(largest)
 
-    def _wait(self, line: "ForwardedLine") -> None:
+    def _wait(self, client: "ForwardedClient") -> None:
         """Continue in the next turn; `retry` checks again whether a slow link has caught up."""
         turns = self._router.turns
-        if not line.held or line.awaits_turn or self._is_slow(line.node):
+        if not client.held or client.awaits_turn or self._is_slow(client.node):
             return
         if turns is None:
-            self._go_on(line)
+            self._go_on(client)
             return
-        line.awaits_turn = True
-        turns.wait(line)
+        client.awaits_turn = True
+        turns.wait(client)
 
-    def _go_on(self, line: "ForwardedLine") -> None:
-        """Handle what *line* holds until the turn is over or the link is full."""
+    def _go_on(self, client: "ForwardedClient") -> None:
+        """Handle what *client* holds until the turn is over or the link is full."""
         turns = self._router.turns
-        line.awaits_turn = False
-        while line.held and not self._is_slow(line.node):
-            command, size = line.held.popleft()
-            line.held_bytes -= size
+        client.awaits_turn = False
+        while client.held and not self._is_slow(client.node):
+            command, size = client.held.popleft()
+            client.held_bytes -= size
             self._held_bytes -= size
             self._held_count -= 1
-            self._router.received(line, command)
+            self._router.received(client, command)
             if turns is not None and turns.is_over(_loop_time()):
-                self._wait(line)
+                self._wait(client)
                 return
 
     def node_lost(self, node: NodeId) -> None:
         """Remove the clients that *node* had forwarded; it resets them itself."""
-        for line in [line for line in self._lines.values() if line.node == node]:
-            self._forget(line)
+        for client in [client for client in self._clients.values() if client.node == node]:
+            self._forget(client)
         for ended in (self._ended, self._unnotified):
             ended.difference_update([origin for origin in ended if origin[0] == node])
 
@@ -335,8 +337,8 @@ class Inbox:
         for node, connection in list(self._unnotified):
             self._end(node, connection)
         if self._held_count:
-            for line in list(self._lines.values()):
-                self._wait(line)
+            for client in list(self._clients.values()):
+                self._wait(client)
 
     def _end(self, node: NodeId, connection: int) -> None:
         """Ask *node* to close a client's connection, now or when its link accepts the notice."""
@@ -348,28 +350,28 @@ class Inbox:
             self._unnotified.add((node, connection))
 
     def clear(self) -> None:
-        """Close all forwarded lines, because this replica no longer leads."""
-        for line in list(self._lines.values()):
-            line.close(orderly=False, kind="leads_no_more")
-            self._forget(line)
+        """Close all forwarded clients, because this replica no longer leads."""
+        for client in list(self._clients.values()):
+            client.close(orderly=False, kind="leads_no_more")
+            self._forget(client)
 
-    def _forget(self, line: "ForwardedLine | None") -> None:
-        if line is not None:
-            self._lines.pop((line.node, line.origin), None)
-            self._held_count -= len(line.held)
-            self._held_bytes -= line.held_bytes
-            line.held.clear()
-            line.held_bytes = 0
-            self._router.connection_lost(line)
+    def _forget(self, client: "ForwardedClient | None") -> None:
+        if client is not None:
+            self._clients.pop((client.node, client.origin), None)
+            self._held_count -= len(client.held)
+            self._held_bytes -= client.held_bytes
+            client.held.clear()
+            client.held_bytes = 0
+            self._router.connection_lost(client)
 
 
-class ForwardedLine:
+class ForwardedClient:
     """
     A client connected to another replica; *end* asks that replica to close the connection.
 
     Attributes:
         is_closing: its end was requested.
-        held: requests that wait for this line's turn, each with the bytes that it holds in memory.
+        held: requests that wait for this client's turn, each with the bytes that it holds in memory.
         awaits_turn: it waits in the queue of its server's turns.
     """
 
@@ -381,7 +383,7 @@ class ForwardedLine:
         send: FrameSender,
         close_log: CloseLog,
         end: Callable[[NodeId, int], None],
-        hand_over: "Callable[[ForwardedLine], None]",
+        hand_over: "Callable[[ForwardedClient], None]",
     ) -> None:
         self.id = number
         self.peer = (forward.host, forward.port)
@@ -432,14 +434,14 @@ class ForwardedLine:
 
 
 def _commands(
-    line: Line, node: NodeId, frame: Frame, header_size_max: int
+    client: ClientConnection, node: NodeId, frame: Frame, header_size_max: int
 ) -> list[RemotingCommand]:
-    """Decode a frame that *node* forwarded; close the line if it is invalid."""
+    """Decode a frame that *node* forwarded; close the connection if it is invalid."""
     try:
         return FrameDecoder(header_size_max=header_size_max).receive_data(frame.payload)
     except FrameError as error:
         reason = f"node {node} passed on an invalid frame: {error}"
-        line.close(orderly=False, kind="forwarding", reason=reason)
+        client.close(orderly=False, kind="forwarding", reason=reason)
         return []
 
 

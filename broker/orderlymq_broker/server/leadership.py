@@ -14,8 +14,8 @@ from itertools import islice
 from typing import Final
 
 from orderlymq_broker.server.address import LeaderAddress
-from orderlymq_broker.server.forwarder import ForwardedLine, Inbox, Outbox
-from orderlymq_broker.server.router import Admission, Line, Router
+from orderlymq_broker.server.forwarder import ForwardedClient, Inbox, Outbox
+from orderlymq_broker.server.router import Admission, ClientConnection, Router
 from orderlymq_raft import RoleChange
 from orderlymq_raft.types import NodeId
 
@@ -148,59 +148,61 @@ class Leadership:
 
     def _release_follower_clients(self, now: float) -> None:
         follower_clients = [
-            line for line in self._router.lines() if self._router.came_to_follower(line)
+            client for client in self._router.connections() if self._router.came_to_follower(client)
         ]
         if self._follower_clients_since or follower_clients:
             since = self._follower_clients_since
             self._follower_clients_since = {
-                line.id: since.get(line.id, now) for line in follower_clients
+                client.id: since.get(client.id, now) for client in follower_clients
             }
         self._disconnect_some(
-            line
-            for line in follower_clients
-            if now - self._follower_clients_since[line.id] > FOLLOWER_CLIENT_S
+            client
+            for client in follower_clients
+            if now - self._follower_clients_since[client.id] > FOLLOWER_CLIENT_S
         )
 
     def _release_quiet(self, now: float, ended_at: float) -> None:
         if now - ended_at < QUIET_S:
             return
         quiet_since = now if now - ended_at > QUIET_BY_FORCE_S else now - QUIET_S
-        lines = self._lines_here()
-        self._disconnect_some(line for line in lines if self._outbox.is_quiet(line, quiet_since))
-        if not lines:
+        clients = self._clients_here()
+        self._disconnect_some(
+            client for client in clients if self._outbox.is_quiet(client, quiet_since)
+        )
+        if not clients:
             self._ended_at = None
 
-    def _disconnect_some(self, lines: Iterable[Line]) -> None:
-        """Disconnect the first of *lines* that can leave; later ticks disconnect the others."""
-        able = (each for each in lines if self._can_leave(each))
-        for line in list(islice(able, DISCONNECTED_MAX)):
-            self.disconnect(line)
+    def _disconnect_some(self, clients: Iterable[ClientConnection]) -> None:
+        """Disconnect the first of *clients* that can leave; later ticks disconnect the others."""
+        able = (each for each in clients if self._can_leave(each))
+        for client in list(islice(able, DISCONNECTED_MAX)):
+            self.disconnect(client)
 
-    def _can_leave(self, line: Line) -> bool:
-        return line.id not in self._leaving and not self._outbox.waits(line)
+    def _can_leave(self, client: ClientConnection) -> bool:
+        return client.id not in self._leaving and not self._outbox.waits(client)
 
-    def _lines_here(self) -> list[Line]:
+    def _clients_here(self) -> list[ClientConnection]:
         return [
-            line
-            for line in self._router.lines()
-            if not isinstance(line, ForwardedLine) and not self._router.came_to_follower(line)
+            client
+            for client in self._router.connections()
+            if not isinstance(client, ForwardedClient) and not self._router.came_to_follower(client)
         ]
 
-    def disconnect(self, line: Line) -> None:
+    def disconnect(self, client: ClientConnection) -> None:
         """Answer the held pulls of a client, then reset its connection, so that it connects again.
 
         A client that waits for another answer stays; otherwise its pulls would be sent back at every tick.
         """
-        if not self._can_leave(line):
+        if not self._can_leave(client):
             return
-        self._leaving.add(line.id)
-        self._outbox.release_pulls(line)
+        self._leaving.add(client.id)
+        self._outbox.release_pulls(client)
 
         def close() -> None:
-            self._leaving.discard(line.id)
+            self._leaving.discard(client.id)
             # If it sent a request at the last moment, it is disconnected the next time.
-            if not self._outbox.waits(line):
-                line.close(orderly=False, kind="leads_no_more")
+            if not self._outbox.waits(client):
+                client.close(orderly=False, kind="leads_no_more")
 
         self._call_later(FAREWELL_S, close)
 
@@ -246,7 +248,7 @@ class Leadership:
     async def pass_on(self, until: float) -> None:
         """Forward requests until *until* (the loop's time), or until no client is left."""
         loop = asyncio.get_running_loop()
-        while loop.time() < until and self._router.lines():
+        while loop.time() < until and self._router.connections():
             self.tick()
             await asyncio.sleep(PASS_ON_TICK_S)
 
@@ -255,10 +257,10 @@ class Leadership:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         # Polled once in the life of a process, so the outbox has no event for it.
-        while loop.time() < deadline and any(map(self._outbox.waits, self._lines_here())):  # noqa: ASYNC110
+        while loop.time() < deadline and any(map(self._outbox.waits, self._clients_here())):  # noqa: ASYNC110
             await asyncio.sleep(FAREWELL_S)
-        for line in self._lines_here():
+        for client in self._clients_here():
             # The process ends, so the pulls of clients that still wait for other answers also need an answer.
-            self._outbox.release_pulls(line)
-            self.disconnect(line)
+            self._outbox.release_pulls(client)
+            self.disconnect(client)
         await asyncio.sleep(2 * FAREWELL_S)

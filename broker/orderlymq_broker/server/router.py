@@ -47,7 +47,7 @@ class Admission(Enum):
     FORWARD = "forward"  # another replica leads and is known
 
 
-class Line(Protocol):
+class ClientConnection(Protocol):
     """A client, connected here or forwarded by another replica.
 
     Attributes:
@@ -96,10 +96,10 @@ class Service(Protocol):
 class Forwarder(Protocol):
     """Carries requests to the leader."""
 
-    def forward(self, line: Line, command: RemotingCommand) -> bool:
+    def forward(self, client: ClientConnection, command: RemotingCommand) -> bool:
         """Forward *command*; return False if the leader cannot be reached."""
 
-    def line_lost(self, connection: int) -> None:
+    def client_lost(self, connection: int) -> None:
         """Notify the leader that a client is gone."""
 
 
@@ -107,7 +107,7 @@ class Forwarder(Protocol):
 class _Waiting:
     """A request that waits; *confirmation* is the round for which it waits while this replica serves."""
 
-    line: Line
+    client: ClientConnection
     command: RemotingCommand
     confirmation: int | None = None
     size: int = field(init=False)
@@ -117,9 +117,9 @@ class _Waiting:
 
 
 class Router:
-    """All lines to clients; the `FrameHandler` of the remoting server.
+    """All connections of clients; the `FrameHandler` of the remoting server.
 
-    Life cycle of a line: made, requests, lost. *always_open* marks a replica that listens whether
+    Life cycle of a connection: made, requests, lost. *always_open* marks a replica that listens whether
     it leads or not (Kubernetes): a Service follows the leader with a delay, so requests to a
     follower are forwarded. While no leader is known, the core itself answers them (it closes, refuses
     or ignores, as each code demands).
@@ -136,8 +136,8 @@ class Router:
         self.turns: Turns | None = None
         self._forwarder = forwarder
         self._always_open = always_open
-        self._lines: dict[int, Line] = {}
-        # Requests of lost lines stay in the queue until they are reached, or until they make up half of it.
+        self._clients: dict[int, ClientConnection] = {}
+        # Requests of lost clients stay in the queue until they are reached, or until they make up half of it.
         self._waiting: deque[_Waiting] = deque()
         self._waiting_of: Counter[int] = Counter()
         self._bytes_of: Counter[int] = Counter()
@@ -147,18 +147,18 @@ class Router:
         self._unasked = 0
         self.worked_off = 0
         self._awaits_turn = False
-        self._intercepts: dict[int, Callable[[Line, RemotingCommand], None]] = {}
+        self._intercepts: dict[int, Callable[[ClientConnection, RemotingCommand], None]] = {}
         self._of_replica: set[int] = set()
         self._watched: frozenset[int] = frozenset()
-        self._on_handled: Callable[[Line, RemotingCommand], None] | None = None
-        self._on_lost: Callable[[Line], None] | None = None
+        self._on_handled: Callable[[ClientConnection, RemotingCommand], None] | None = None
+        self._on_lost: Callable[[ClientConnection], None] | None = None
         # Lines that were made while this replica did not lead.
         self._follower_clients: set[int] = set()
 
     def intercept(
         self,
         code: RequestCode,
-        handler: Callable[[Line, RemotingCommand], None],
+        handler: Callable[[ClientConnection, RemotingCommand], None],
         *,
         of_replica: bool,
     ) -> None:
@@ -176,51 +176,51 @@ class Router:
         self,
         codes: frozenset[int],
         *,
-        handled: Callable[[Line, RemotingCommand], None],
-        lost: Callable[[Line], None],
+        handled: Callable[[ClientConnection, RemotingCommand], None],
+        lost: Callable[[ClientConnection], None],
     ) -> None:
-        """Call *handled* after each request of these *codes*, and *lost* before a line is removed."""
+        """Call *handled* after each request of these *codes*, and *lost* before a client is removed."""
         self._watched = codes
         self._on_handled = handled
         self._on_lost = lost
 
-    # -- what the server calls, and `forwarder` for lines of other replicas ---------------------
+    # -- what the server calls, and `forwarder` for clients of other replicas ---------------------
 
     def __len__(self) -> int:
-        return len(self._lines)
+        return len(self._clients)
 
     @property
     def waiting(self) -> int:
         """The number of requests that wait for a replica that may answer."""
         return len(self._waiting) - self._lost
 
-    def connection_made(self, line: Line) -> None:
+    def connection_made(self, client: ClientConnection) -> None:
         """Add a client."""
-        self._lines[line.id] = line
+        self._clients[client.id] = client
         leads = self.admission in (Admission.SERVE, Admission.HOLD)
-        # Forwarded lines have negative numbers: the forwarding replica takes this one for the leader, which it is
+        # Forwarded clients have negative numbers: the forwarding replica takes this one for the leader, which it is
         # about to be.
-        if self._always_open and not leads and line.id >= 0:
-            self._follower_clients.add(line.id)
+        if self._always_open and not leads and client.id >= 0:
+            self._follower_clients.add(client.id)
 
-    def received(self, line: Line, command: RemotingCommand) -> None:
-        """Handle a request; requests of a removed line are dropped."""
-        if not self._is_here(line):
+    def received(self, client: ClientConnection, command: RemotingCommand) -> None:
+        """Handle a request; requests of a removed client are dropped."""
+        if not self._is_here(client):
             return
         if command.code == RequestCode.ORDERLYMQ_PING:
             # That this process runs is no secret, and the answer may overtake requests that wait for the disk or the group.
-            _answer(line, command.reply(), command)
+            _answer(client, command.reply(), command)
             return
         if self.admission is Admission.SERVE and not self._waiting and self.service.may_answer():
-            self._serve(line, command)
+            self._serve(client, command)
             return
-        if line.id in self._follower_clients and (
+        if client.id in self._follower_clients and (
             command.code in self._of_replica
             or (self.admission is Admission.WAIT and command.code not in self._intercepts)
         ):
-            self._serve(line, command)
-        elif not _refused(line, command):
-            self._put(_Waiting(line, command), self._waiting.append)
+            self._serve(client, command)
+        elif not _refused(client, command):
+            self._put(_Waiting(client, command), self._waiting.append)
         self._work_off()
         if self._lost and self._waiting_bytes > WAITING_BYTES_MAX:
             self._drop_lost()
@@ -230,60 +230,60 @@ class Router:
 
     def _close_largest(self) -> None:
         held = self._waiting_of if self.waiting > WAITING_MAX else self._bytes_of
-        line = self._lines[max(held, key=held.__getitem__)]
+        client = self._clients[max(held, key=held.__getitem__)]
         whole = f"{counted(self.waiting, 'request')} of {self._waiting_bytes} bytes"
-        own = f"{self._waiting_of[line.id]} of {self._bytes_of[line.id]}"
+        own = f"{self._waiting_of[client.id]} of {self._bytes_of[client.id]}"
         reason = f"requests that wait for a leader: {whole}, of this client {own}"
-        line.close(orderly=False, kind="too_many_waiting", reason=reason)
-        # Remove it now: the end of a forwarded line comes later than its close, and other requests come meanwhile.
-        self.connection_lost(line)
+        client.close(orderly=False, kind="too_many_waiting", reason=reason)
+        # Remove it now: the end of a forwarded client comes later than its close, and other requests come meanwhile.
+        self.connection_lost(client)
 
-    def connection_lost(self, line: Line) -> None:
+    def connection_lost(self, client: ClientConnection) -> None:
         """Remove a client and its waiting requests."""
-        if self._lines.pop(line.id, None) is None:
+        if self._clients.pop(client.id, None) is None:
             return
-        self._lost += self._waiting_of.pop(line.id, 0)
-        self._bytes_of.pop(line.id, None)
+        self._lost += self._waiting_of.pop(client.id, 0)
+        self._bytes_of.pop(client.id, None)
         is_full = self._waiting_bytes > WAITING_BYTES_MAX
         if 2 * self._lost > len(self._waiting) or is_full:
             self._drop_lost()
         if self._on_lost is not None:
-            self._on_lost(line)
-        self._follower_clients.discard(line.id)
-        self._forwarder.line_lost(line.id)
-        self.service.connection_closed(line.id)
+            self._on_lost(client)
+        self._follower_clients.discard(client.id)
+        self._forwarder.client_lost(client.id)
+        self.service.connection_closed(client.id)
 
     def _drop_lost(self) -> None:
-        self._waiting = deque(each for each in self._waiting if self._is_here(each.line))
+        self._waiting = deque(each for each in self._waiting if self._is_here(each.client))
         self._unasked = sum(each.confirmation is None for each in self._waiting)
         self._waiting_bytes = sum(each.size for each in self._waiting)
         self._lost = 0
 
-    def lines(self) -> list[Line]:
-        """Return all lines."""
-        return list(self._lines.values())
+    def connections(self) -> list[ClientConnection]:
+        """Return all clients."""
+        return list(self._clients.values())
 
-    def line(self, connection: int) -> Line | None:
-        """Return the line with this number, or None if it is gone."""
-        return self._lines.get(connection)
+    def client(self, connection: int) -> ClientConnection | None:
+        """Return the client with this number, or None if it is gone."""
+        return self._clients.get(connection)
 
-    def came_to_follower(self, line: Line) -> bool:
+    def came_to_follower(self, client: ClientConnection) -> bool:
         """Return whether the client connected while this replica did not lead."""
-        return line.id in self._follower_clients
+        return client.id in self._follower_clients
 
     # -- what the loop calls (ClientPort) --------------------------------------------------------
 
     def send(self, connection: int, command: RemotingCommand) -> None:
         """Write a command to a client, if it is still connected."""
-        line = self._lines.get(connection)
-        if line is not None:
-            line.send(command)
+        client = self._clients.get(connection)
+        if client is not None:
+            client.send(command)
 
     def close(self, connection: int, reason: str) -> None:
         """Close a client's connection, so that it sees a failure immediately."""
-        line = self._lines.get(connection)
-        if line is not None:
-            line.close(orderly=False, kind="not_served", reason=reason)
+        client = self._clients.get(connection)
+        if client is not None:
+            client.close(orderly=False, kind="not_served", reason=reason)
 
     # -- who answers -----------------------------------------------------------------------------
 
@@ -304,15 +304,17 @@ class Router:
 
     def drop_waiting(self, reason: str) -> None:
         """Close the clients whose requests no replica will answer, so that they try again."""
-        lines = {each.line.id: each.line for each in self._waiting if self._is_here(each.line)}
+        found = {
+            each.client.id: each.client for each in self._waiting if self._is_here(each.client)
+        }
         self._waiting.clear()
         self._waiting_of.clear()
         self._bytes_of.clear()
         self._waiting_bytes = 0
         self._lost = 0
         self._unasked = 0
-        for line in lines.values():
-            line.close(orderly=False, kind="not_served", reason=reason)
+        for client in found.values():
+            client.close(orderly=False, kind="not_served", reason=reason)
 
     def resume(self) -> None:
         """Process waiting requests, in a turn that has begun."""
@@ -322,7 +324,7 @@ class Router:
     def _work_off(self) -> None:
         while self._waiting and not self._awaits_turn:
             first = self._waiting[0]
-            if not self._is_here(first.line):
+            if not self._is_here(first.client):
                 self._pop()
                 self._lost -= 1
             elif self.admission is Admission.SERVE and self._may_answer(first):
@@ -330,10 +332,10 @@ class Router:
                 self._do(first)
                 self._end_turn()
             elif self.admission is Admission.FORWARD:
-                # Take it out first, because a line that cannot be reached may be lost meanwhile.
+                # Take it out first, because a client that cannot be reached may be lost meanwhile.
                 self._take_first()
                 if not self._do(first):
-                    if self._is_here(first.line):
+                    if self._is_here(first.client):
                         self._put(first, self._waiting.appendleft)
                         self.worked_off -= 1
                     break
@@ -353,18 +355,18 @@ class Router:
     def _do(self, waiting: _Waiting) -> bool:
         """Serve a waiting request or forward it; return False if the leader cannot be reached.
 
-        The loop that runs raft calls this, so an exception of one request closes its line and nothing else.
+        The loop that runs raft calls this, so an exception of one request closes its connection and nothing else.
         """
-        line, command = waiting.line, waiting.command
-        if line.is_closing:
+        client, command = waiting.client, waiting.command
+        if client.is_closing:
             return True
         try:
             if self.admission is Admission.FORWARD:
-                return self._forwarder.forward(line, command)
-            self._serve(line, command)
+                return self._forwarder.forward(client, command)
+            self._serve(client, command)
         except Exception as error:
-            _log.exception("request %d of %s:%d failed", command.code, *line.peer)
-            line.close(orderly=False, kind="unknown_outcome", reason=f"a request failed: {error}")
+            _log.exception("request %d of %s:%d failed", command.code, *client.peer)
+            client.close(orderly=False, kind="unknown_outcome", reason=f"a request failed: {error}")
         return True
 
     def _may_answer(self, waiting: _Waiting) -> bool:
@@ -382,8 +384,8 @@ class Router:
 
     def _put(self, waiting: _Waiting, put: Callable[[_Waiting], None]) -> None:
         put(waiting)
-        self._waiting_of[waiting.line.id] += 1
-        self._bytes_of[waiting.line.id] += waiting.size
+        self._waiting_of[waiting.client.id] += 1
+        self._bytes_of[waiting.client.id] += waiting.size
         self._unasked += waiting.confirmation is None
         self._waiting_bytes += waiting.size
 
@@ -395,49 +397,49 @@ class Router:
 
     def _take_first(self) -> None:
         first = self._pop()
-        number = first.line.id
+        number = first.client.id
         self._waiting_of[number] -= 1
         self._bytes_of[number] -= first.size
         if not self._waiting_of[number]:
             del self._waiting_of[number], self._bytes_of[number]
         self.worked_off += 1
 
-    def _is_here(self, line: Line) -> bool:
-        return self._lines.get(line.id) is line
+    def _is_here(self, client: ClientConnection) -> bool:
+        return self._clients.get(client.id) is client
 
-    def _serve(self, line: Line, command: RemotingCommand) -> None:
-        # Earlier requests of this line may have been dropped when it was closed; this one must not overtake them.
-        if line.is_closing or _refused(line, command):
+    def _serve(self, client: ClientConnection, command: RemotingCommand) -> None:
+        # Earlier requests of this client may have been dropped when it was closed; this one must not overtake them.
+        if client.is_closing or _refused(client, command):
             return
-        caller = Caller(line.id, line.peer[0], line.peer[1], listener=line.listener)
+        caller = Caller(client.id, client.peer[0], client.peer[1], listener=client.listener)
         intercept = self._intercepts.get(command.code)
         if intercept is not None and not command.is_response:
             refusal = self.service.refusal(command, caller)
             if refusal is None:
-                intercept(line, command)
+                intercept(client, command)
             else:
-                _answer(line, refusal, command)
+                _answer(client, refusal, command)
             return
         try:
             self.service.handle(command, caller)
         except Exception as error:
-            _log.exception("request %d of %s:%d failed", command.code, *line.peer)
-            _answer(line, failure_reply(command, error), command)
+            _log.exception("request %d of %s:%d failed", command.code, *client.peer)
+            _answer(client, failure_reply(command, error), command)
         if command.code in self._watched and self._on_handled is not None:
-            self._on_handled(line, command)
+            self._on_handled(client, command)
 
 
-def _refused(line: Line, command: RemotingCommand) -> bool:
+def _refused(client: ClientConnection, command: RemotingCommand) -> bool:
     problem = excess(command)
     if problem:
-        _answer(line, command.reply(ResponseCode.SYSTEM_ERROR, remark=problem), command)
+        _answer(client, command.reply(ResponseCode.SYSTEM_ERROR, remark=problem), command)
     return bool(problem)
 
 
-def _answer(line: Line, answer: RemotingCommand, command: RemotingCommand) -> None:
+def _answer(client: ClientConnection, answer: RemotingCommand, command: RemotingCommand) -> None:
     if command.is_response or command.is_oneway or (answer.code and reads_no_code(command)):
         return
     if is_misread(command, answer.code):
-        line.close(orderly=False, kind="not_served", reason=answer.remark or "")
+        client.close(orderly=False, kind="not_served", reason=answer.remark or "")
     else:
-        line.send(answer)
+        client.send(answer)

@@ -20,7 +20,7 @@ from orderlymq_broker.server.backups import (
     CopyLost,
     Pace,
 )
-from orderlymq_broker.server.router import Line, Router
+from orderlymq_broker.server.router import ClientConnection, Router
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.topics.expansionrecords import ExpansionPhase
 from orderlymq_broker.state.topics.expansiontable import Expansion
@@ -68,7 +68,7 @@ class World:
         self.disk = asyncio.Event()
         self.disk.set()
         self.folder = folder
-        self._handlers: dict[int, Callable[[Line, RemotingCommand], None]] = {}
+        self._handlers: dict[int, Callable[[ClientConnection, RemotingCommand], None]] = {}
         clients = SimpleNamespace(
             intercept=lambda code, handler, *, of_replica: self._handlers.update({code: handler})
         )
@@ -85,8 +85,8 @@ class World:
 
     async def ask(self, code: RequestCode, **ext: str) -> RemotingCommand:
         answer: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
-        line = SimpleNamespace(send=answer.set_result)
-        self._handlers[code](cast("Line", line), request(code, ext))
+        connection = SimpleNamespace(send=answer.set_result)
+        self._handlers[code](cast("ClientConnection", connection), request(code, ext))
         return await answer
 
     async def begin(self, **ext: str) -> Copy:

@@ -99,10 +99,10 @@ def test_notices_of_the_next_leader_reach_the_client() -> None:
     client = world.connect(1)
     move(world)
     world.ask(1, client, ask(SEND, 1))
-    line = world.routers[2].clients.lines()[0]
+    connection = world.routers[2].clients.connections()[0]
 
     notice = RemotingCommand(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, 9, FLAG_ONEWAY)
-    world.routers[2].clients.send(line.id, notice)
+    world.routers[2].clients.send(connection.id, notice)
 
     assert client.told[-1].code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
 
@@ -113,12 +113,12 @@ def test_the_end_of_a_client_is_reported_to_the_leader() -> None:
     client = world.connect(1)
     move(world)
     world.ask(1, client, ask(SEND, 1))
-    number = world.routers[2].clients.lines()[0].id
+    number = world.routers[2].clients.connections()[0].id
 
     world.routers[1].clients.connection_lost(client)
 
     assert world.routers[2].gone == [number]
-    assert world.routers[2].clients.lines() == []
+    assert world.routers[2].clients.connections() == []
 
 
 def test_the_end_of_a_client_is_reported_when_a_full_link_takes_it() -> None:
@@ -129,7 +129,7 @@ def test_the_end_of_a_client_is_reported_when_a_full_link_takes_it() -> None:
     client = world.connect(1)
     move(world)
     world.ask(1, client, ask(SEND, 1))
-    number = world.routers[2].clients.lines()[0].id
+    number = world.routers[2].clients.connections()[0].id
     world.cut.add(2)
     world.routers[1].clients.connection_lost(client)
     world.pass_time(0.1)
@@ -264,13 +264,13 @@ def test_a_client_that_the_next_leader_never_heard_of_is_none_of_its_own() -> No
     client = world.connect(1)
     move(world)
     world.ask(1, client, ask(SEND, 1))
-    (line,) = world.routers[2].clients.lines()
+    (connection,) = world.routers[2].clients.connections()
     world.routers[1].follow(3, 3)
     world.ask(1, client, ask(SEND, 2))
 
     world.routers[1].clients.connection_lost(client)
 
-    assert world.routers[2].gone == [line.id]
+    assert world.routers[2].gone == [connection.id]
     assert world.routers[1].outbox._unnotified == set()
 
 
@@ -357,10 +357,10 @@ def test_an_answer_that_the_link_does_not_take_ends_the_connection() -> None:
     world.routers[2].holds = {SEND}
     move(world)
     world.ask(1, client, ask(SEND, 1), ask(SEND, 2))
-    line = world.routers[2].clients.lines()[0]
+    connection = world.routers[2].clients.connections()[0]
 
     world.cut.add(1)
-    line.send(ask(SEND, 1).reply())
+    connection.send(ask(SEND, 1).reply())
     world.pass_time(0.1)
     assert (client.told, client.closed) == ([], "")
     world.cut.clear()
@@ -377,8 +377,8 @@ def test_an_answer_that_cannot_be_written_is_replaced_also_at_the_leader() -> No
     move(world)
     world.ask(1, client, ask(SEND, 1))
 
-    line = world.routers[2].clients.lines()[0]
-    line.send(ask(SEND, 1).reply(body=bytes(FRAME_SIZE_MAX)))
+    connection = world.routers[2].clients.connections()[0]
+    connection.send(ask(SEND, 1).reply(body=bytes(FRAME_SIZE_MAX)))
 
     ((opaque, code, remark),) = told(client)
     assert (opaque, code) == (1, ResponseCode.SYSTEM_ERROR)
@@ -394,7 +394,7 @@ def test_the_longest_answer_passes_from_replica_to_replica() -> None:
     world.ask(1, client, ask(SEND, 1))
     ids = {"msgId": "0" * (ANSWER_HEADER_SIZE_MAX - 1_000)}
 
-    world.routers[2].clients.lines()[0].send(ask(SEND, 1).reply(ext=ids))
+    world.routers[2].clients.connections()[0].send(ask(SEND, 1).reply(ext=ids))
 
     assert (client.closed, [each.ext for each in client.told]) == ("", [ids])
 
@@ -420,7 +420,11 @@ def test_nothing_of_a_client_overtakes_what_was_dropped_of_it() -> None:
 
     assert (leader.executed, client.closed, client.told) == ([], "reset", [])
     world.routers[1].clients.connection_lost(client)
-    assert (leader.clients.lines(), leader.inbox._lines, leader.inbox._ended) == ([], {}, set())
+    assert (leader.clients.connections(), leader.inbox._clients, leader.inbox._ended) == (
+        [],
+        {},
+        set(),
+    )
 
 
 def test_a_client_that_was_forgotten_at_its_end_is_no_new_one() -> None:
@@ -453,8 +457,8 @@ def test_the_end_of_a_client_is_kept_until_its_replica_confirms_it() -> None:
     gone, elsewhere = world.connect(1, 1), world.connect(1, 2)
     world.ask(1, gone, ask(SEND, 1))
     world.ask(1, elsewhere, ask(SEND, 2))
-    for line in leader.clients.lines():
-        leader.inbox._ended.add((NodeId(1), line.origin))  # type: ignore[attr-defined]
+    for connection in leader.clients.connections():
+        leader.inbox._ended.add((NodeId(1), connection.origin))  # type: ignore[attr-defined]
     passed = world.routers[1].outbox._passed
     passed[elsewhere.id].leader = NodeId(3)
     world.routers[1].clients.connection_lost(gone)

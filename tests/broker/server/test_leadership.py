@@ -96,8 +96,8 @@ async def test_the_pulls_of_a_client_that_cannot_leave_yet_stay_at_the_leader() 
     await asyncio.sleep(0.03)
     assert (told(client), client.closed) == ([], "")
 
-    line = world.routers[2].clients.lines()[0]
-    world.routers[2].clients.send(line.id, ask(SEND, 2).reply(remark="node 2"))
+    connection = world.routers[2].clients.connections()[0]
+    world.routers[2].clients.send(connection.id, ask(SEND, 2).reply(remark="node 2"))
     world.pass_time(0.1)
 
     await let_go(client)

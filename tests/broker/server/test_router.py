@@ -153,12 +153,12 @@ def test_what_waits_is_bounded_by_the_memory_that_it_takes(
     """Law: at most 64 MiB of requests wait for a leader, counting all their parts."""
     world = World()
     count = WAITING_BYTES_MAX // bytes_least + 1
-    lines = [world.connect(1, number) for number in range(count)]
+    connections = [world.connect(1, number) for number in range(count)]
 
-    for line in lines:
-        world.ask(1, line, request_)
+    for connection in connections:
+        world.ask(1, connection, request_)
 
-    assert {line.closed for line in lines} == {"reset", ""}
+    assert {connection.closed for connection in connections} == {"reset", ""}
     assert world.routers[1].clients.waiting * bytes_least <= WAITING_BYTES_MAX
 
 
@@ -169,7 +169,7 @@ def test_a_failing_handler_is_answered_and_the_rest_is_served() -> None:
     router.lead(1)
     client = world.connect(1)
 
-    def explode(line: object, command: object) -> None:
+    def explode(connection: object, command: object) -> None:
         raise RuntimeError("boom")
 
     setattr(router, "handle", explode)  # noqa: B010 - a fault of ours
@@ -243,7 +243,7 @@ def test_an_open_follower_passes_on_what_a_service_brought_to_it() -> None:
     router = world.routers[1]
     router.clients.intercept(
         RequestCode.ORDERLYMQ_GROUP_STATUS,
-        lambda line, command: line.send(command.reply(remark="status of node 1")),
+        lambda connection, command: connection.send(command.reply(remark="status of node 1")),
         of_replica=True,
     )
     client = world.connect(1)
@@ -325,15 +325,15 @@ def test_clients_that_go_while_requests_wait_cost_what_they_asked(count: int) ->
     """Law: when thousands of connections end, each costs only its own waiting requests, not a walk over all of them."""
     world = World()
     router = world.routers[1]
-    lines = [_CountingClient(number) for number in range(count)]
-    for line in lines:
-        router.clients.connection_made(line)
-        world.ask(1, line, request(11), request(11))
+    connections = [_CountingClient(number) for number in range(count)]
+    for connection in connections:
+        router.clients.connection_made(connection)
+        world.ask(1, connection, request(11), request(11))
     assert router.clients.waiting == 2 * count
     _CountingClient.looked = 0
 
-    for line in lines[1:]:
-        router.clients.connection_lost(line)
+    for connection in connections[1:]:
+        router.clients.connection_lost(connection)
 
     assert _CountingClient.looked <= 20 * count
     assert router.clients.waiting == 2
@@ -429,7 +429,7 @@ def test_what_a_waiting_request_raises_ends_its_own_connection_alone() -> None:
     world = World()
     router = world.routers[1]
 
-    def explode(line: object, command: object) -> None:
+    def explode(connection: object, command: object) -> None:
         raise RuntimeError("boom")
 
     router.clients.intercept(RequestCode.ORDERLYMQ_GROUP_STATUS, explode, of_replica=True)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from orderlymq_broker.server.router import WAITING_MAX, Line
+from orderlymq_broker.server.router import WAITING_MAX, ClientConnection
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.remoting.turns import Turns
@@ -23,10 +23,10 @@ class Busy:
         self.world = World()
         self.clients = self.world.routers[1].clients
         self.clients.turns = Turns()
-        self.clients.watch(frozenset({SEND}), handled=self._handled, lost=lambda line: None)
+        self.clients.watch(frozenset({SEND}), handled=self._handled, lost=lambda connection: None)
 
-    def _handled(self, line: Line, command: RemotingCommand) -> None:
-        self.served.append((line.peer, command.opaque))
+    def _handled(self, connection: ClientConnection, command: RemotingCommand) -> None:
+        self.served.append((connection.peer, command.opaque))
         self.now += 0.016
 
     def passed_on(self) -> tuple[Client, Client]:

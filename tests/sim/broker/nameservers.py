@@ -10,7 +10,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from orderlymq.connection.routes import Routes, TopicRoute
-from orderlymq_broker.server.router import Line
+from orderlymq_broker.server.router import ClientConnection
 from orderlymq_nameserver.kv import KvTable, Tables
 from orderlymq_nameserver.processor import NameServerCore
 from orderlymq_operator.plan.placement import parse_order_text
@@ -48,16 +48,16 @@ class NameServer(ServerProcess):
     def start(self) -> None:
         """Start with only the configuration."""
         self.begin()
-        self._lines: dict[int, Line] = {}
+        self._clients: dict[int, ClientConnection] = {}
         self._core = NameServerCore(KvTable(self._saved, self.save), expiry_ms=EXPIRY_MS)
         self._has_told = False
         self.after(SCAN_US, "scan", self._scan)
 
     def stop(self) -> None:
         """End immediately; the kernel resets the connections."""
-        lines = list(self._lines.values())
-        for line in lines:
-            line.close(kind="simulated", orderly=False)
+        clients = list(self._clients.values())
+        for client in clients:
+            client.close(kind="simulated", orderly=False)
         self.end()
 
     # -- what an operator sees and does here
@@ -86,23 +86,23 @@ class NameServer(ServerProcess):
         self.after(SCAN_US, "scan", self._scan)
         _, silent = self._core.routes.expire(self.now_ms())
         for number in silent:
-            line = self._lines.get(number)
-            if line is not None:
+            client = self._clients.get(number)
+            if client is not None:
                 self.world.coverage["registration expired"] += 1
-                line.close(kind="simulated")
+                client.close(kind="simulated")
         self._core.routes.check()
 
-    def line_made(self, line: Line) -> None:
+    def client_made(self, client: ClientConnection) -> None:
         """Register a client's connection."""
-        self._lines[line.id] = line
+        self._clients[client.id] = client
 
-    def line_received(self, line: Line, command: RemotingCommand) -> None:
+    def client_received(self, client: ClientConnection, command: RemotingCommand) -> None:
         """Answer immediately."""
-        answer = self._core.handle(command, line.id, self.now_ms())
+        answer = self._core.handle(command, client.id, self.now_ms())
         if command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
             self._watch_route(answer)
         if not command.is_oneway:
-            line.send(answer)
+            client.send(answer)
 
     def _watch_route(self, answer: RemotingCommand) -> None:
         """Check that a topic that was returned once is returned again, even if no replica is registered."""
@@ -115,10 +115,10 @@ class NameServer(ServerProcess):
                 not self._has_told, "route", f"{self.name} has forgotten the topic that it returned"
             )
 
-    def line_lost(self, line: Line) -> None:
+    def client_lost(self, client: ClientConnection) -> None:
         """Drop the registrations of this connection."""
-        if self._lines.pop(line.id, None) is not None:
-            self._core.routes.connection_closed(line.id)
+        if self._clients.pop(client.id, None) is not None:
+            self._core.routes.connection_closed(client.id)
 
 
 class Lookup(Errand):

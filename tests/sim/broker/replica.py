@@ -26,7 +26,7 @@ from orderlymq_broker.replication.replicainstance import (
     sticks_ms,
 )
 from orderlymq_broker.replication.writer import WriterEvents
-from orderlymq_broker.server.router import Line, Router
+from orderlymq_broker.server.router import ClientConnection, Router
 from orderlymq_broker.settings import Address, BrokerSettings, RaftSettings, TimerSettings
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.store import layout
@@ -560,14 +560,14 @@ class Replica(ServerProcess):
 
     # -- the server's side of a client's link
 
-    def line_made(self, line: Line) -> None:
+    def client_made(self, client: ClientConnection) -> None:
         """Register a client's connection."""
-        self.clients.connection_made(line)
+        self.clients.connection_made(client)
 
-    def line_received(self, line: Line, command: RemotingCommand) -> None:
+    def client_received(self, client: ClientConnection, command: RemotingCommand) -> None:
         """Handle a request."""
-        self.clients.received(line, command)
+        self.clients.received(client, command)
 
-    def line_lost(self, line: Line) -> None:
+    def client_lost(self, client: ClientConnection) -> None:
         """Forget a client's connection."""
-        self.clients.connection_lost(line)
+        self.clients.connection_lost(client)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final, cast
 
 from orderlymq_broker.replication.transport.frames import FrameKind, FrameReader
 from orderlymq_broker.server.address import LeaderAddress
-from orderlymq_broker.server.forwarder import ForwardedLine, Inbox, Outbox
+from orderlymq_broker.server.forwarder import ForwardedClient, Inbox, Outbox
 from orderlymq_broker.server.leadership import SETTLE_S, Leadership
-from orderlymq_broker.server.router import Admission, Line, Router
+from orderlymq_broker.server.router import Admission, ClientConnection, Router
 from orderlymq_raft import NotLeader, ProposalRefused
 from orderlymq_raft.types import NodeId
 from tests.sim.timeline import MS, SECOND
@@ -65,11 +65,11 @@ class _ObservedLeadership(Leadership):
 
     replica: "Replica"
 
-    def disconnect(self, line: Line) -> None:
-        stranger = self.replica.router.clients.came_to_follower(line)
+    def disconnect(self, client: ClientConnection) -> None:
+        stranger = self.replica.router.clients.came_to_follower(client)
         name = "client of a follower let go" if stranger else "client passed on let go"
         self.replica.world.coverage[name] += 1
-        super().disconnect(line)
+        super().disconnect(client)
 
 
 class RequestRouter:
@@ -123,8 +123,8 @@ class RequestRouter:
 
     def close_all(self) -> None:
         """Reset all clients: a snapshot replaces the state that they asked about."""
-        for line in self.clients.lines():
-            line.close(kind="simulated", orderly=False)
+        for client in self.clients.connections():
+            client.close(kind="simulated", orderly=False)
 
     def move(self, settled: Callable[[], bool], transfer: Callable[[], None]) -> None:
         """Do with events what `Leadership.move` does with a task: hold requests, settle, transfer, wait."""
@@ -150,6 +150,10 @@ class RequestRouter:
         settle()
 
     @property
-    def local_lines(self) -> list[Line]:
-        """Return the lines of clients that are connected here."""
-        return [line for line in self.clients.lines() if not isinstance(line, ForwardedLine)]
+    def local_clients(self) -> list[ClientConnection]:
+        """Return the clients that are connected here."""
+        return [
+            client
+            for client in self.clients.connections()
+            if not isinstance(client, ForwardedClient)
+        ]

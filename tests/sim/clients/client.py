@@ -12,7 +12,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Final
 
 from orderlymq.connection.signatures import signed
-from orderlymq_broker.server.router import Line
+from orderlymq_broker.server.router import ClientConnection
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.signature import Signer
 from orderlymq_runtime.remoting.client import (
@@ -36,21 +36,21 @@ OnAnswer = Callable[[RemotingCommand | RemotingError], None]
 class ServerProcess(Process):
     """A server that a client may connect to: a broker replica or a name server."""
 
-    def line_made(self, line: Line) -> None:
+    def client_made(self, client: ClientConnection) -> None:
         """Register a client's connection."""
         raise NotImplementedError
 
-    def line_received(self, line: Line, command: RemotingCommand) -> None:
+    def client_received(self, client: ClientConnection, command: RemotingCommand) -> None:
         """Handle a request."""
         raise NotImplementedError
 
-    def line_lost(self, line: Line) -> None:
+    def client_lost(self, client: ClientConnection) -> None:
         """Forget a client's connection."""
         raise NotImplementedError
 
 
 class Link:
-    """A connection; the server sees it as a Line."""
+    """A connection; the server sees it as a `ClientConnection`."""
 
     def __init__(self, client: "Client", server: "ServerProcess", number: int) -> None:
         network = client.world.network
@@ -66,7 +66,7 @@ class Link:
         self.is_closing = False  # on the broker's side
         self._lost = False
         self._life = server.life
-        self.up.push("connect", lambda: server.line_made(self))
+        self.up.push("connect", lambda: server.client_made(self))
 
     # -- the server's side
 
@@ -81,16 +81,16 @@ class Link:
             return
         self.is_closing = True
         self.down.push("closed", partial(self.client.link_lost, self))
-        self.server.after(0, "line lost", self._line_lost)
+        self.server.after(0, "line lost", self._client_lost)
 
     def receive(self, command: RemotingCommand) -> None:
         """Deliver a request to the server."""
-        self.server.line_received(self, command)
+        self.server.client_received(self, command)
 
-    def _line_lost(self) -> None:
+    def _client_lost(self) -> None:
         if not self._lost:
             self._lost = True
-            self.server.line_lost(self)
+            self.server.client_lost(self)
 
     # -- the client's side
 
@@ -106,9 +106,9 @@ class Link:
         self.open = False
         if not self.server_lives:
             return
-        self.up.push("hang up", self._line_lost)
+        self.up.push("hang up", self._client_lost)
         if self.up.stuck:
-            self.server.after(KEEPALIVE_US, "keepalive", self._line_lost)
+            self.server.after(KEEPALIVE_US, "keepalive", self._client_lost)
 
 
 @dataclass(slots=True)
