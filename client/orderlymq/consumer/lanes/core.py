@@ -17,9 +17,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from orderlymq.consumer.core import events as queues
+from orderlymq.consumer.lanes.attempts import NEVER, Attempt, LaneId, Phase, attempt_of
 from orderlymq.consumer.lanes.events import (
     Answered,
     Assigned,
+    AttemptId,
     Closing,
     CompleteFailed,
     CutOff,
@@ -29,7 +31,6 @@ from orderlymq.consumer.lanes.events import (
     Fetched,
     FetchEmpty,
     FetchFailed,
-    HandId,
     Instruction,
     Listened,
     Paused,
@@ -39,7 +40,6 @@ from orderlymq.consumer.lanes.events import (
     Tick,
     Work,
 )
-from orderlymq.consumer.lanes.hands import NEVER, Hand, LaneId, Phase, hand_of
 from orderlymq.consumer.lanes.sources import Level, Sources
 from orderlymq_protocol.body import lanes as wire
 from orderlymq_protocol.body.lanes import LANES_MAX, LaneReport, LaneVerdict
@@ -115,11 +115,11 @@ class LaneCore:
         self.queues: frozenset[MessageQueue] = frozenset()
         self._rules = rules
         self._sources = Sources(rules.first_sequence)
-        self._hands: dict[HandId, Hand] = {}
-        self._ready: deque[HandId] = deque()
+        self._attempts: dict[AttemptId, Attempt] = {}
+        self._ready: deque[AttemptId] = deque()
         self._busy: set[LaneId] = set()
         # Newer attempts at lanes whose listener still runs with an older attempt.
-        self._behind: dict[LaneId, HandId] = {}
+        self._next_attempts: dict[LaneId, AttemptId] = {}
         self._working = 0
         self._ended = 0
         self._unsure = 0
@@ -138,22 +138,22 @@ class LaneCore:
     @property
     def is_idle(self) -> bool:
         """Whether no lane is in hand."""
-        return not self._hands
+        return not self._attempts
 
-    def holds(self, hand_id: HandId, now_ms: int) -> bool:
+    def holds(self, attempt_id: AttemptId, now_ms: int) -> bool:
         """Return whether this member still holds the lane of a running listener."""
-        hand = self._hands.get(hand_id)
+        attempt = self._attempts.get(attempt_id)
 
         return (
-            hand is not None
-            and hand.phase is Phase.WORKING
-            and not hand.is_lost
-            and now_ms < hand.until_ms
+            attempt is not None
+            and attempt.phase is Phase.WORKING
+            and not attempt.is_lost
+            and now_ms < attempt.until_ms
         )
 
-    def may_start(self, hand_id: HandId, now_ms: int) -> bool:
+    def may_start(self, attempt_id: AttemptId, now_ms: int) -> bool:
         """Return whether the listener may still be called with this attempt."""
-        return not (self._is_paused or self._is_closing) and self.holds(hand_id, now_ms)
+        return not (self._is_paused or self._is_closing) and self.holds(attempt_id, now_ms)
 
     def next_wake_ms(self) -> int | None:
         """Return the time at which the next `Tick` is due, or None."""
@@ -164,12 +164,12 @@ class LaneCore:
 
     def figures(self) -> LaneFigures:
         """Return the current figures."""
-        hands = self._hands.values()
+        attempts = self._attempts.values()
 
         return LaneFigures(
-            len(hands),
+            len(attempts),
             self._working,
-            sum(hand.phase is Phase.WAITING for hand in hands),
+            sum(attempt.phase is Phase.WAITING for attempt in attempts),
             self._ended,
             self._lost,
             self._sources.limited(),
@@ -177,20 +177,22 @@ class LaneCore:
 
     def check(self) -> None:
         """Assert the invariants."""
-        working = [h for h in self._hands.values() if h.phase is Phase.WORKING]
+        working = [each for each in self._attempts.values() if each.phase is Phase.WORKING]
         assert len(working) == self._working == len(self._busy)
-        assert {hand.lane_id for hand in working} == self._busy
+        assert {attempt.lane_id for attempt in working} == self._busy
         assert self._working <= self._rules.workers
-        assert self._ended == sum(hand.phase is Phase.ENDED for hand in self._hands.values())
-        assert self._started_sum_ms == sum(hand.started_ms for hand in working)
-        ended = Counter(h.id.place for h in self._hands.values() if h.phase is Phase.ENDED)
-        unsure = Counter(h.id.place for h in self._hands.values() if h.is_unsure)
+        assert self._ended == sum(each.phase is Phase.ENDED for each in self._attempts.values())
+        assert self._started_sum_ms == sum(attempt.started_ms for attempt in working)
+        ended = Counter(
+            each.id.place for each in self._attempts.values() if each.phase is Phase.ENDED
+        )
+        unsure = Counter(each.id.place for each in self._attempts.values() if each.is_unsure)
         assert self._unsure == unsure.total()
         for source in self._sources:
             assert source.reported == ended[source.place]
             assert source.unsure == unsure[source.place]
             for queue_id, attempt in source.outbox:
-                assert HandId(source.place, queue_id, attempt) in self._hands
+                assert AttemptId(source.place, queue_id, attempt) in self._attempts
 
     # -- events
 
@@ -238,25 +240,25 @@ class LaneCore:
 
     def _close(self, now_ms: int) -> None:
         self._is_closing = True
-        for hand in self._hands.values():
-            if hand.phase is Phase.ENDED:
-                self._await_verdict(hand, now_ms)
+        for attempt in self._attempts.values():
+            if attempt.phase is Phase.ENDED:
+                self._await_verdict(attempt, now_ms)
         self._release_waiting(now_ms)
         self._ready.clear()
 
-    def _cut_off(self, running: frozenset[HandId], now_ms: int) -> None:
-        for hand in list(self._hands.values()):
-            if hand.phase is Phase.WORKING:
-                self._stop_working(hand)
-                if hand.is_lost or hand.id in running:
-                    self._forget(hand)
+    def _cut_off(self, running: frozenset[AttemptId], now_ms: int) -> None:
+        for attempt in list(self._attempts.values()):
+            if attempt.phase is Phase.WORKING:
+                self._stop_working(attempt)
+                if attempt.is_lost or attempt.id in running:
+                    self._forget(attempt)
                 else:
-                    self._end(hand, hand.released(), now_ms)
+                    self._end(attempt, attempt.released(), now_ms)
 
     def _release_waiting(self, now_ms: int, place: Place | None = None) -> None:
-        for hand in list(self._hands.values()):
-            if hand.phase is Phase.WAITING and place in (None, hand.id.place):
-                self._end(hand, hand.released(), now_ms)
+        for attempt in list(self._attempts.values()):
+            if attempt.phase is Phase.WAITING and place in (None, attempt.id.place):
+                self._end(attempt, attempt.released(), now_ms)
 
     # -- fetches
 
@@ -271,25 +273,25 @@ class LaneCore:
         # At worst two thirds of the lease remain. Check after half of that, so that one renewal may be lost.
         check_ms = min(now_ms + self._rules.renew_ms, until_ms - event.lease_ms // 3)
         for given in event.lanes:
-            hand = hand_of(
+            attempt = attempt_of(
                 given, event.place, lease_ms=event.lease_ms, until_ms=until_ms, check_ms=check_ms
             )
-            if hand.id in self._hands:
+            if attempt.id in self._attempts:
                 continue
-            self._hands[hand.id] = hand
+            self._attempts[attempt.id] = attempt
             self._check_ms = min(self._check_ms, check_ms)
             if not is_wanted:
-                self._end(hand, hand.released(), now_ms)
-            elif not hand.messages:
-                self._end(hand, hand.finished(self._rules.tries_max), now_ms)
+                self._end(attempt, attempt.released(), now_ms)
+            elif not attempt.messages:
+                self._end(attempt, attempt.finished(self._rules.tries_max), now_ms)
             elif is_repeat:
-                hand.is_unsure = True
+                attempt.is_unsure = True
                 self._unsure += 1
                 self._sources[event.place].unsure += 1
-                hand.until_ms = hand.check_ms = now_ms + event.lease_ms
-                self._sources[event.place].put(hand.renewed(), now_ms)
+                attempt.until_ms = attempt.check_ms = now_ms + event.lease_ms
+                self._sources[event.place].put(attempt.renewed(), now_ms)
             else:
-                self._ready.append(hand.id)
+                self._ready.append(attempt.id)
 
     def _fetch(self, now_ms: int) -> None:
         if not (self._is_paused or self._is_closing):
@@ -299,7 +301,7 @@ class LaneCore:
 
     def _free(self, now_ms: int) -> int:
         """Return how many more lanes to ask for; 0 while more than half of the lanes that may wait do so or are on their way."""
-        unfinished = len(self._hands) - self._ended - self._unsure - self._barred()
+        unfinished = len(self._attempts) - self._ended - self._unsure - self._barred()
         unfinished += self._sources.asked()
         ahead = self._ahead(now_ms)
         # A fetch costs its broker one log entry, for one lane or for many.
@@ -310,9 +312,9 @@ class LaneCore:
 
     def _barred(self) -> int:
         """Return how many lanes wait not for a worker but for their earlier listener, which may never return."""
-        hands = (self._hands.get(each) for each in self._behind.values())
+        attempts = (self._attempts.get(each) for each in self._next_attempts.values())
 
-        return sum(hand is not None and hand.phase is Phase.WAITING for hand in hands)
+        return sum(attempt is not None and attempt.phase is Phase.WAITING for attempt in attempts)
 
     def _ahead(self, now_ms: int) -> int:
         """Return how many lanes may wait for a worker: the shorter the listener's calls, the more."""
@@ -336,141 +338,145 @@ class LaneCore:
         if self._is_paused or self._is_closing:
             return
         while self._ready and self._working < self._rules.workers:
-            hand = self._hands.get(self._ready.popleft())
-            if hand is None or hand.phase is not Phase.WAITING or now_ms >= hand.until_ms:
+            attempt = self._attempts.get(self._ready.popleft())
+            if attempt is None or attempt.phase is not Phase.WAITING or now_ms >= attempt.until_ms:
                 continue  # lost or released since, or about to be
-            if hand.lane_id in self._busy:
-                self._behind[hand.lane_id] = hand.id
+            if attempt.lane_id in self._busy:
+                self._next_attempts[attempt.lane_id] = attempt.id
                 continue
-            hand.phase, hand.started_ms = Phase.WORKING, now_ms
-            self._busy.add(hand.lane_id)
+            attempt.phase, attempt.started_ms = Phase.WORKING, now_ms
+            self._busy.add(attempt.lane_id)
             self._working += 1
             self._started_sum_ms += now_ms
             # A failed batch counts as a try of its first message. Deliver that message alone, to see whether it is the
             # one that fails.
-            messages = hand.take(1 if hand.lane.tries else self._rules.batch_max)
-            behind = hand.lane.behind + len(hand.messages)
-            self._out.append(Work(hand.id, hand.lane, messages, behind))
+            messages = attempt.take(1 if attempt.lane.tries else self._rules.batch_max)
+            behind = attempt.lane.behind + len(attempt.messages)
+            self._out.append(Work(attempt.id, attempt.lane, messages, behind))
 
-    def _stop_working(self, hand: Hand) -> None:
+    def _stop_working(self, attempt: Attempt) -> None:
         self._working -= 1
-        self._started_sum_ms -= hand.started_ms
-        self._busy.discard(hand.lane_id)
-        behind = self._behind.pop(hand.lane_id, None)
+        self._started_sum_ms -= attempt.started_ms
+        self._busy.discard(attempt.lane_id)
+        behind = self._next_attempts.pop(attempt.lane_id, None)
         if behind is not None:
             self._ready.appendleft(behind)
-        hand.phase = Phase.WAITING
+        attempt.phase = Phase.WAITING
 
     def _end_of(self, call: End, now_ms: int) -> None:
         if isinstance(call, Listened):
             self._listened(call, now_ms)
         else:
-            self._dropped(call.hand, now_ms)
+            self._dropped(call.attempt, now_ms)
 
     def _listened(self, event: Listened, now_ms: int) -> None:
-        hand = self._hands.get(event.hand)
-        if hand is None or hand.phase is not Phase.WORKING:
+        attempt = self._attempts.get(event.attempt)
+        if attempt is None or attempt.phase is not Phase.WORKING:
             return  # the call was cut off
-        self._stop_working(hand)
-        took_ms = float(now_ms - hand.started_ms)
+        self._stop_working(attempt)
+        took_ms = float(now_ms - attempt.started_ms)
         before_ms = took_ms if self._service_ms is None else self._service_ms
         self._service_ms = before_ms + _NEWEST * (took_ms - before_ms)
-        if hand.is_lost:
-            self._forget(hand)
+        if attempt.is_lost:
+            self._forget(attempt)
         elif event.error is not None:
-            report = hand.failed(
-                hand.before_working(),
+            report = attempt.failed(
+                attempt.before_working(),
                 event.error,
                 delay_ms=event.delay_ms,
                 tries_max=self._rules.tries_max,
             )
-            self._end(hand, report, now_ms)
+            self._end(attempt, report, now_ms)
         else:
-            hand.complete = hand.working[-1].queue_offset
-            hand.working = ()
-            if not hand.messages:
-                self._end(hand, hand.finished(self._rules.tries_max), now_ms)
-            elif self._is_closing or not self._sources[hand.id.place].is_wanted:
-                self._end(hand, hand.released(), now_ms)
+            attempt.complete = attempt.working[-1].queue_offset
+            attempt.working = ()
+            if not attempt.messages:
+                self._end(attempt, attempt.finished(self._rules.tries_max), now_ms)
+            elif self._is_closing or not self._sources[attempt.id.place].is_wanted:
+                self._end(attempt, attempt.released(), now_ms)
             else:
-                self._ready.append(hand.id)  # other lanes first: a long one must not delay them
+                self._ready.append(attempt.id)  # other lanes first: a long one must not delay them
 
-    def _dropped(self, hand_id: HandId, now_ms: int) -> None:
-        hand = self._hands.get(hand_id)
-        if hand is None or hand.phase is not Phase.WORKING:
+    def _dropped(self, attempt_id: AttemptId, now_ms: int) -> None:
+        attempt = self._attempts.get(attempt_id)
+        if attempt is None or attempt.phase is not Phase.WORKING:
             return
-        self._stop_working(hand)
-        hand.put_back()
-        if hand.is_lost or now_ms >= hand.until_ms:
-            self._lose(hand, "before a worker was free")
-            self._forget(hand)
+        self._stop_working(attempt)
+        attempt.put_back()
+        if attempt.is_lost or now_ms >= attempt.until_ms:
+            self._lose(attempt, "before a worker was free")
+            self._forget(attempt)
         elif self._is_closing:
-            self._end(hand, hand.released(), now_ms)
+            self._end(attempt, attempt.released(), now_ms)
         else:
-            self._ready.appendleft(hand_id)
+            self._ready.appendleft(attempt_id)
 
     # -- leases
 
     def _look(self, now_ms: int) -> None:
         if now_ms < self._check_ms:
             return
-        for hand in list(self._hands.values()):
-            if hand.check_ms <= now_ms:
-                self._look_at(hand, now_ms)
-        self._check_ms = min((hand.check_ms for hand in self._hands.values()), default=NEVER)
+        for attempt in list(self._attempts.values()):
+            if attempt.check_ms <= now_ms:
+                self._look_at(attempt, now_ms)
+        self._check_ms = min(
+            (attempt.check_ms for attempt in self._attempts.values()), default=NEVER
+        )
 
-    def _look_at(self, hand: Hand, now_ms: int) -> None:
-        if hand.phase is Phase.ENDED:
-            self._lose(hand, "before a broker answered the report of its result")
-            self._forget(hand)
-        elif now_ms >= hand.until_ms:
-            if hand.phase is Phase.WAITING:
-                self._lose(hand, "before a worker was free")
-                self._forget(hand)
+    def _look_at(self, attempt: Attempt, now_ms: int) -> None:
+        if attempt.phase is Phase.ENDED:
+            self._lose(attempt, "before a broker answered the report of its result")
+            self._forget(attempt)
+        elif now_ms >= attempt.until_ms:
+            if attempt.phase is Phase.WAITING:
+                self._lose(attempt, "before a worker was free")
+                self._forget(attempt)
             else:
-                self._lose(hand, "while its listener ran")
-        elif hand.phase is Phase.WAITING:
+                self._lose(attempt, "while its listener ran")
+        elif attempt.phase is Phase.WAITING:
             # Another member may have a worker for the lane.
-            self._end(hand, hand.released(), now_ms)
+            self._end(attempt, attempt.released(), now_ms)
         else:
-            hand.check_ms = hand.until_ms
-            self._sources[hand.id.place].put(hand.renewed(), now_ms + GATHER_MS)
+            attempt.check_ms = attempt.until_ms
+            self._sources[attempt.id.place].put(attempt.renewed(), now_ms + GATHER_MS)
 
-    def _lose(self, hand: Hand, when: str) -> None:
-        if hand.is_lost:
+    def _lose(self, attempt: Attempt, when: str) -> None:
+        if attempt.is_lost:
             return
-        hand.is_lost, hand.check_ms = True, NEVER
+        attempt.is_lost, attempt.check_ms = True, NEVER
         self._lost += 1
-        self._sources[hand.id.place].drop(hand.id)
-        self._report("warning", f"{hand.name} was lost {when}: attempt {hand.id.attempt} is over")
+        self._sources[attempt.id.place].drop(attempt.id)
+        self._report(
+            "warning", f"{attempt.name} was lost {when}: attempt {attempt.id.number} is over"
+        )
 
     # -- reports
 
-    def _end(self, hand: Hand, report: LaneReport, now_ms: int) -> None:
+    def _end(self, attempt: Attempt, report: LaneReport, now_ms: int) -> None:
         """Report the end of an attempt; the attempt stays in hand until its verdict arrives."""
-        self._trust(hand)
-        hand.phase = Phase.ENDED
+        self._trust(attempt)
+        attempt.phase = Phase.ENDED
         self._ended += 1
-        hand.messages.clear()
-        self._await_verdict(hand, now_ms)
-        source = self._sources[hand.id.place]
+        attempt.messages.clear()
+        self._await_verdict(attempt, now_ms)
+        source = self._sources[attempt.id.place]
         source.reported += 1
-        source.put(report, now_ms + self._gather_ms(hand, report))
+        source.put(report, now_ms + self._gather_ms(attempt, report))
 
-    def _await_verdict(self, hand: Hand, now_ms: int) -> None:
+    def _await_verdict(self, attempt: Attempt, now_ms: int) -> None:
         """Wait for the verdict about an attempt, even after its lease, because a new leader starts the lease again.
 
         While closing, wait only for one renewal period after the lease.
         """
-        hand.check_ms = NEVER
+        attempt.check_ms = NEVER
         if self._is_closing:
-            hand.check_ms = max(hand.until_ms, now_ms) + self._rules.renew_ms
-        self._check_ms = min(self._check_ms, hand.check_ms)
+            attempt.check_ms = max(attempt.until_ms, now_ms) + self._rules.renew_ms
+        self._check_ms = min(self._check_ms, attempt.check_ms)
 
-    def _gather_ms(self, hand: Hand, report: LaneReport) -> int:
+    def _gather_ms(self, attempt: Attempt, report: LaneReport) -> int:
         """Return how long a report waits for other reports."""
         is_busy = len(self._ready) > self._rules.workers - self._working
-        if is_busy and report.result == wire.DONE and not hand.lane.behind:
+        if is_busy and report.result == wire.DONE and not attempt.lane.behind:
             return GATHER_BUSY_MS
 
         # If no listener runs and no lane waits for one, no other report will follow soon.
@@ -480,85 +486,89 @@ class LaneCore:
         self._sources[event.place].answered()
         self._answer_ms += _NEWEST * (now_ms - event.asked_at_ms - self._answer_ms)
         for report, verdict in zip(event.reports, event.verdicts, strict=True):
-            hand = self._hands.get(HandId(event.place, report.queue_id, report.attempt))
-            if hand is None:
+            attempt = self._attempts.get(AttemptId(event.place, report.queue_id, report.attempt))
+            if attempt is None:
                 continue
             if report.result == wire.RENEW:
-                self._renewed(hand, verdict, event.asked_at_ms)
+                self._renewed(attempt, verdict, event.asked_at_ms)
             else:
-                self._judged(hand, report, verdict)
+                self._judged(attempt, report, verdict)
 
-    def _renewed(self, hand: Hand, verdict: LaneVerdict, asked_at_ms: int) -> None:
-        if hand.phase is Phase.ENDED or hand.is_lost:
+    def _renewed(self, attempt: Attempt, verdict: LaneVerdict, asked_at_ms: int) -> None:
+        if attempt.phase is Phase.ENDED or attempt.is_lost:
             return
         if verdict.verdict != wire.RENEWED:
             when = "while its listener ran"
-            if hand.phase is Phase.WAITING:
+            if attempt.phase is Phase.WAITING:
                 when = (
                     "before its fetch was answered"
-                    if hand.is_unsure
+                    if attempt.is_unsure
                     else "before a worker was free"
                 )
-            self._lose(hand, f"{when} ({verdict.remark or verdict.verdict})")
-            if hand.phase is Phase.WAITING:
-                self._forget(hand)
+            self._lose(attempt, f"{when} ({verdict.remark or verdict.verdict})")
+            if attempt.phase is Phase.WAITING:
+                self._forget(attempt)
             return
-        hand.until_ms = asked_at_ms + hand.lease_ms
-        hand.check_ms = asked_at_ms + self._rules.renew_ms
-        self._check_ms = min(self._check_ms, hand.check_ms)
-        if hand.is_unsure:
-            self._trust(hand)
-            self._ready.append(hand.id)
+        attempt.until_ms = asked_at_ms + attempt.lease_ms
+        attempt.check_ms = asked_at_ms + self._rules.renew_ms
+        self._check_ms = min(self._check_ms, attempt.check_ms)
+        if attempt.is_unsure:
+            self._trust(attempt)
+            self._ready.append(attempt.id)
 
-    def _trust(self, hand: Hand) -> None:
+    def _trust(self, attempt: Attempt) -> None:
         """Stop waiting for the first renewal of a lane from a repeated fetch."""
-        self._unsure -= hand.is_unsure
-        self._sources[hand.id.place].unsure -= hand.is_unsure
-        hand.is_unsure = False
+        self._unsure -= attempt.is_unsure
+        self._sources[attempt.id.place].unsure -= attempt.is_unsure
+        attempt.is_unsure = False
 
-    def _judged(self, hand: Hand, report: LaneReport, verdict: LaneVerdict) -> None:
+    def _judged(self, attempt: Attempt, report: LaneReport, verdict: LaneVerdict) -> None:
         match verdict.verdict:
             case wire.STALE:
-                self._lose(hand, f"before {report.result} was reported ({verdict.remark})")
+                self._lose(attempt, f"before {report.result} was reported ({verdict.remark})")
             case wire.PARKED:
                 self._report(
                     "warning",
-                    f"{hand.name} is parked, {counted(verdict.tries, 'try', 'tries')}: {report.reason}",
+                    f"{attempt.name} is parked, {counted(verdict.tries, 'try', 'tries')}: {report.reason}",
                 )
             case wire.DEAD:
                 self._report(
-                    "warning", f"a message of {hand.name} became a dead letter: {report.reason}"
+                    "warning", f"a message of {attempt.name} became a dead letter: {report.reason}"
                 )
             case wire.HELD:
                 self._report(
                     "warning",
-                    f"{hand.name} is held until `orderlymq group release`: {report.reason}",
+                    f"{attempt.name} is held until `orderlymq group release`: {report.reason}",
                 )
-        self._forget(hand)
+        self._forget(attempt)
 
     def _not_answered(self, event: CompleteFailed, now_ms: int) -> None:
         known = tuple(
             report
             for report in event.reports
-            if (hand := self._hands.get(HandId(event.place, report.queue_id, report.attempt)))
-            and not hand.is_lost
+            if (
+                attempt := self._attempts.get(
+                    AttemptId(event.place, report.queue_id, report.attempt)
+                )
+            )
+            and not attempt.is_lost
         )
         again = () if event.refused else known
         self._out += self._sources.not_answered(event, again, now_ms)
         if event.refused:
             for report in known:
-                hand = self._hands[HandId(event.place, report.queue_id, report.attempt)]
-                self._lose(hand, f"because of a refusal: {event.reason}")
-                if hand.phase is not Phase.WORKING:
-                    self._forget(hand)
+                attempt = self._attempts[AttemptId(event.place, report.queue_id, report.attempt)]
+                self._lose(attempt, f"because of a refusal: {event.reason}")
+                if attempt.phase is not Phase.WORKING:
+                    self._forget(attempt)
 
-    def _forget(self, hand: Hand) -> None:
-        self._trust(hand)
-        source, is_reported = self._sources[hand.id.place], hand.phase is Phase.ENDED
-        source.drop(hand.id)
+    def _forget(self, attempt: Attempt) -> None:
+        self._trust(attempt)
+        source, is_reported = self._sources[attempt.id.place], attempt.phase is Phase.ENDED
+        source.drop(attempt.id)
         source.reported -= is_reported
         self._ended -= is_reported
-        del self._hands[hand.id]
+        del self._attempts[attempt.id]
 
     def _report(self, level: Level, text: str) -> None:
         self._out.append(Report(level, text))

@@ -2,7 +2,7 @@
 The vocabulary between the core of a consumer by key and its shell: what happened, and what to do.
 
 Rules: both unions are closed. Times are milliseconds of one monotonic clock; `handle` gets the time in addition to the
-event. A hand is one attempt at one lane; it is named by its place and by numbers of the broker.
+event. An attempt is one hand-out of one lane; it is named by its place and by numbers of the broker.
 """
 
 from dataclasses import dataclass
@@ -28,12 +28,12 @@ class Place(NamedTuple):
     broker_name: str
 
 
-class HandId(NamedTuple):
+class AttemptId(NamedTuple):
     """One attempt; the broker never gives its number again in its queue."""
 
     place: Place
     queue_id: int
-    attempt: int
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class Listened:
         delay_ms: the pause before that which the listener asks for; -1 for the consumer group's setting.
     """
 
-    hand: HandId
+    attempt: AttemptId
     error: str | None
     delay_ms: int = -1
 
@@ -130,7 +130,7 @@ class Listened:
 class WorkDropped:
     """The listener was not called, or the program did not take the messages: this is no try."""
 
-    hand: HandId
+    attempt: AttemptId
 
 
 End: TypeAlias = Listened | WorkDropped
@@ -167,7 +167,7 @@ class CutOff:
         running: attempts that threads still work on; their lanes become free when the leases end.
     """
 
-    running: frozenset[HandId] = frozenset()
+    running: frozenset[AttemptId] = frozenset()
 
 
 Event: TypeAlias = (
@@ -193,7 +193,7 @@ class Work:
         behind: number of messages of the lane that wait behind these.
     """
 
-    hand: HandId
+    attempt: AttemptId
     lane: Lane
     messages: tuple[ReceivedMessage, ...]
     behind: int
@@ -209,6 +209,7 @@ Instruction: TypeAlias = Fetch | Work | Complete | Report
 __all__ = [
     "Answered",
     "Assigned",
+    "AttemptId",
     "Closing",
     "Complete",
     "CompleteFailed",
@@ -221,7 +222,6 @@ __all__ = [
     "FetchFailed",
     "Fetched",
     "Given",
-    "HandId",
     "Instruction",
     "Listened",
     "Paused",

@@ -17,6 +17,7 @@ from orderlymq.consumer.core.events import OrderedResult, Report
 from orderlymq.consumer.lanes.calls import LaneCalls
 from orderlymq.consumer.lanes.core import LaneCore
 from orderlymq.consumer.lanes.events import (
+    AttemptId,
     Complete,
     CompleteFailed,
     CutOff,
@@ -24,7 +25,6 @@ from orderlymq.consumer.lanes.events import (
     Event,
     Fetch,
     FetchFailed,
-    HandId,
     Instruction,
     Listened,
     Place,
@@ -125,8 +125,8 @@ class LaneExecutor:
         if not self._core.is_idle:
             await self._workers.stop(cancel_s)
             self.listeners.cut_off()
-            running = map(_hand_of, self.listeners.running)
-            self._post(CutOff(frozenset(hand for hand in running if hand is not None)))
+            running = map(_attempt_of, self.listeners.running)
+            self._post(CutOff(frozenset(attempt for attempt in running if attempt is not None)))
             try:
                 async with asyncio.timeout(_GIVE_BACK_S):
                     await self._is_idle.wait()
@@ -187,26 +187,26 @@ class LaneExecutor:
         self._post(await self._calls.complete(ask))
 
     async def _listen(self, listeners: ListenerPool, work: Work) -> End:
-        if not self._core.may_start(work.hand, self._now_ms()):
-            return WorkDropped(work.hand)
-        place, queue_id, attempt = work.hand
+        if not self._core.may_start(work.attempt, self._now_ms()):
+            return WorkDropped(work.attempt)
+        place, queue_id, number = work.attempt
         queue = MessageQueue(place.topic, place.broker_name, queue_id)
         lane, first = work.lane, work.messages[0]
         is_first = first.queue_offset == lane.offsets[0]
         context = OrderedContext(
             queue,
-            still_holds=lambda: self._core.holds(work.hand, self._now_ms()),
+            still_holds=lambda: self._core.holds(work.attempt, self._now_ms()),
             lane=LaneContext(
                 lane.key,
                 lane.tries if is_first else 0,
                 first.store_timestamp,
                 work.behind,
-                attempt,
+                number,
             ),
         )
         call = await listeners.call(work.messages, context, self._calls.consume_timeout_s)
         if not call.begun:
-            return WorkDropped(work.hand)
+            return WorkDropped(work.attempt)
         error = _error_of(call, context)
         count = len(work.messages)
         ok = count if error is None else 0
@@ -214,17 +214,17 @@ class LaneExecutor:
         pause = context.suspend_current_queue_time
         delay_ms = -1 if pause is None else max(0, min(milliseconds(pause), DELAY_MS_MAX))
 
-        return Listened(work.hand, error, delay_ms)
+        return Listened(work.attempt, error, delay_ms)
 
 
-def _hand_of(context: OrderedContext | ConcurrentContext) -> HandId | None:
+def _attempt_of(context: OrderedContext | ConcurrentContext) -> AttemptId | None:
     """Return the attempt that a call works on; None for a message that an administrator has consumed directly."""
     assert isinstance(context, OrderedContext)
     if context.lane is None:
         return None
     queue = context.queue
 
-    return HandId(Place(queue.topic, queue.broker_name), queue.queue_id, context.lane.attempt)
+    return AttemptId(Place(queue.topic, queue.broker_name), queue.queue_id, context.lane.attempt)
 
 
 def _error_of(call: Call, context: OrderedContext) -> str | None:

@@ -10,17 +10,17 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
 from orderlymq.consumer.core.events import Report
+from orderlymq.consumer.lanes.attempts import NEVER
 from orderlymq.consumer.lanes.events import (
+    AttemptId,
     Complete,
     CompleteFailed,
     Fetch,
     Fetched,
     FetchEmpty,
     FetchFailed,
-    HandId,
     Place,
 )
-from orderlymq.consumer.lanes.hands import NEVER
 from orderlymq_protocol.body.lanes import LANES_MAX, LaneReport
 
 _PAUSE_MS: Final = 50
@@ -84,9 +84,9 @@ class Source:
         again = {(each.queue_id, each.attempt): each for each in reports}
         self.outbox = {**again, **self.outbox}
 
-    def drop(self, hand_id: HandId) -> None:
+    def drop(self, attempt_id: AttemptId) -> None:
         """Drop the report about an attempt."""
-        self.outbox.pop((hand_id.queue_id, hand_id.attempt), None)
+        self.outbox.pop((attempt_id.queue_id, attempt_id.number), None)
 
     def is_due(self, now_ms: int) -> bool:
         """Return whether reports should be sent now."""

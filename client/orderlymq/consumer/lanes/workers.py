@@ -105,7 +105,7 @@ class LaneWorkers:
     def _lost(self, run: _Run, error: BaseException) -> None:
         self._runs.discard(run)
         if run.work is not None:
-            self._ends.append(Listened(run.work.hand, reason(error)))
+            self._ends.append(Listened(run.work.attempt, reason(error)))
         if self._next is run:
             self._next = None
         self._turn_soon()

@@ -11,6 +11,7 @@ from orderlymq.consumer.core.events import Assigned, Closing, Paused, Report, Re
 from orderlymq.consumer.lanes.core import LaneCore, LaneRules
 from orderlymq.consumer.lanes.events import (
     Answered,
+    AttemptId,
     Complete,
     CompleteFailed,
     CutOff,
@@ -21,7 +22,6 @@ from orderlymq.consumer.lanes.events import (
     FetchEmpty,
     FetchFailed,
     Given,
-    HandId,
     Instruction,
     Listened,
     Place,
@@ -156,7 +156,7 @@ class Script:
         return self.tell(now_ms, Fetched(PLACE, self.fetch, tuple(given), LEASE_MS, asked))
 
     def done(self, now_ms: int, attempt: int, error: str | None = None) -> list[Instruction]:
-        return self.tell(now_ms, Ended((Listened(HandId(PLACE, 0, attempt), error),)))
+        return self.tell(now_ms, Ended((Listened(AttemptId(PLACE, 0, attempt), error),)))
 
     def verdict(self, now_ms: int, reports: Complete, *verdicts: str) -> list[Instruction]:
         said = tuple(
@@ -168,7 +168,7 @@ class Script:
 
 def works(found: list[Instruction]) -> list[tuple[int, tuple[int, ...]]]:
     return [
-        (each.hand.attempt, tuple(m.queue_offset for m in each.messages))
+        (each.attempt.number, tuple(m.queue_offset for m in each.messages))
         for each in found
         if isinstance(each, Work)
     ]
@@ -219,7 +219,7 @@ def test_what_a_repeated_fetch_brings_is_renewed_before_a_listener_gets_it() -> 
     assert [each.result for each in renewals.reports] == ["renew", "renew"]
     assert works(script.verdict(75, renewals, "renewed", "stale")) == [(1, (0,))]
 
-    assert script.core.holds(HandId(PLACE, 0, 1), 75 + LEASE_MS - 1)
+    assert script.core.holds(AttemptId(PLACE, 0, 1), 75 + LEASE_MS - 1)
     assert script.core.figures().in_hand == 1
 
 
@@ -331,7 +331,7 @@ def test_a_failure_says_what_was_done_before_it() -> None:
     script.give(1, ("a", (0, 2, 4)))
     script.done(2, 1)
 
-    found = script.tell(3, Ended((Listened(HandId(PLACE, 0, 1), "ValueError: no", 700),)))
+    found = script.tell(3, Ended((Listened(AttemptId(PLACE, 0, 1), "ValueError: no", 700),)))
 
     assert completes(found).reports == (LaneReport(0, 0, 1, "retry", 0, 700, 5, "ValueError: no"),)
 
@@ -357,7 +357,7 @@ def test_a_lease_is_renewed_while_the_listener_runs() -> None:
     script = Script(LaneRules(workers=1, renew_ms=5_000))
     script.give(100, ("a", (0, 2)), asked_at_ms=50)
     script.done(200, 1)
-    hand = HandId(PLACE, 0, 1)
+    attempt = AttemptId(PLACE, 0, 1)
 
     assert script.core.next_wake_ms() == 5_100
     script.tell(5_100, Tick())
@@ -365,8 +365,8 @@ def test_a_lease_is_renewed_while_the_listener_runs() -> None:
     assert renewal.reports == (LaneReport(0, 0, 1, "renew", 0),)
     script.verdict(5_110, renewal, "renewed")
 
-    assert script.core.holds(hand, 20_109)
-    assert not script.core.holds(hand, 20_110)
+    assert script.core.holds(attempt, 20_109)
+    assert not script.core.holds(attempt, 20_110)
 
 
 @pytest.mark.parametrize("how", ["stale", "silence"])
@@ -374,7 +374,7 @@ def test_what_a_lost_lane_did_is_not_reported(how: str) -> None:
     """Law: after a lost lease (by the broker's word or the clock), the listener's result is not reported, and the log says so."""
     script = Script(LaneRules(workers=1, renew_ms=5_000))
     script.give(0, ("a", (0,)))
-    hand = HandId(PLACE, 0, 1)
+    attempt = AttemptId(PLACE, 0, 1)
     script.tell(5_000, Tick())
     renewal = completes(script.tell(5_002, Tick()))
 
@@ -385,7 +385,7 @@ def test_what_a_lost_lane_did_is_not_reported(how: str) -> None:
         found = script.tell(15_000, Tick())
 
     assert [each.level for each in found if isinstance(each, Report)] == ["warning"]
-    assert not script.core.holds(hand, 15_000)
+    assert not script.core.holds(attempt, 15_000)
     assert not any(isinstance(each, Complete) for each in script.done(15_001, 1))
     assert script.core.figures().lost == 1
     assert script.core.is_idle
@@ -410,8 +410,8 @@ def test_a_renewal_counts_that_is_answered_between_two_messages_of_a_lane(verdic
         assert (script.core.figures().in_hand, script.core.figures().lost) == (1, 1)
     else:
         assert works(script.done(5_020, 2)) == [(1, (4,))]
-        assert script.core.holds(HandId(PLACE, 0, 1), 20_009)
-        assert not script.core.holds(HandId(PLACE, 0, 1), 20_010)
+        assert script.core.holds(AttemptId(PLACE, 0, 1), 20_009)
+        assert not script.core.holds(AttemptId(PLACE, 0, 1), 20_010)
 
 
 def test_a_lane_that_comes_back_waits_for_its_former_listener() -> None:
@@ -449,7 +449,7 @@ def test_a_lane_that_comes_late_is_worked_on_where_a_worker_is_free() -> None:
     renewal = completes(script.tell(10_502, Tick()))
     assert renewal.reports == (LaneReport(0, 0, 1, "renew", -1),)
     script.verdict(10_600, renewal, "renewed")
-    assert script.core.holds(HandId(PLACE, 0, 1), 20_000)
+    assert script.core.holds(AttemptId(PLACE, 0, 1), 20_000)
 
 
 def test_a_lane_that_waits_in_vain_for_a_worker_goes_back() -> None:
@@ -546,7 +546,7 @@ def test_what_is_cut_off_goes_back() -> None:
 
     found = script.tell(30_000, CutOff())
 
-    assert not script.core.holds(HandId(PLACE, 0, 1), 30_000)
+    assert not script.core.holds(AttemptId(PLACE, 0, 1), 30_000)
     assert not found or completes(found).reports == (LaneReport(0, 0, 1, "release", -1),)
 
 
@@ -556,7 +556,7 @@ def test_what_a_thread_works_on_is_not_given_back() -> None:
     script.give(1, ("a", (0,)), ("b", (1,)))
     script.tell(2, Closing())
 
-    found = completes(script.tell(10, CutOff(frozenset({HandId(PLACE, 0, 1)}))))
+    found = completes(script.tell(10, CutOff(frozenset({AttemptId(PLACE, 0, 1)}))))
 
     assert found.reports == (LaneReport(0, 1, 2, "release", -1),)
     script.verdict(11, found, "released")
@@ -583,13 +583,13 @@ def test_a_listener_that_was_not_called_yet_is_not_called_any_more(event: Event)
     """Law: a listener that waits for its turn when the consumer is suspended or closed is not called."""
     script = Script(LaneRules(workers=1, batch_max=2))
     script.give(1, ("a", (0, 2, 4)))
-    hand = HandId(PLACE, 0, 1)
-    assert script.core.may_start(hand, 2)
+    attempt = AttemptId(PLACE, 0, 1)
+    assert script.core.may_start(attempt, 2)
 
     script.tell(2, event)
 
-    assert not script.core.may_start(hand, 2)
-    found = script.tell(3, Ended((WorkDropped(hand),)))
+    assert not script.core.may_start(attempt, 2)
+    found = script.tell(3, Ended((WorkDropped(attempt),)))
     if isinstance(event, Paused):
         assert works(script.tell(4, Resumed())) == [(1, (0, 2))]
     else:

@@ -6,13 +6,13 @@ from orderlymq.consumer.core.events import Assigned, Report, Tick
 from orderlymq.consumer.lanes.core import AHEAD_MS, LaneRules
 from orderlymq.consumer.lanes.events import (
     Answered,
+    AttemptId,
     Complete,
     Ended,
     Fetch,
     Fetched,
     FetchEmpty,
     Given,
-    HandId,
     Instruction,
     Listened,
 )
@@ -64,7 +64,7 @@ def test_a_place_that_answers_no_reports_keeps_the_others_from_nothing() -> None
         lanes = [Lane(0, number, number, f"k{number}", (number,)) for number in numbers]
         given = tuple(Given(lane, (message(lane.attempt),)) for lane in lanes)
         found = script.tell(1, Fetched(OTHER, ask.sequence, given, LEASE_MS, 1))
-        ends = [Listened(HandId(OTHER, 0, number), None) for number in numbers]
+        ends = [Listened(AttemptId(OTHER, 0, number), None) for number in numbers]
         for start in range(0, len(ends), 64):
             found += script.tell(1, Ended(tuple(ends[start : start + 64])))
         asked |= {each.place: each for each in fetches(found)}

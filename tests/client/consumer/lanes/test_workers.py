@@ -7,7 +7,7 @@ from contextvars import ContextVar
 
 import pytest
 
-from orderlymq.consumer.lanes.events import End, Ended, HandId, Listened, Place, Work
+from orderlymq.consumer.lanes.events import AttemptId, End, Ended, Listened, Place, Work
 from orderlymq.consumer.lanes.workers import LaneWorkers
 from orderlymq.ownedtasks import OwnedTasks
 from orderlymq_protocol.body.lanes import Lane
@@ -20,7 +20,7 @@ SEEN: ContextVar[str] = ContextVar("SEEN", default="nothing")
 
 def work(number: int) -> Work:
     lane = Lane(0, number, number, f"key-{number}", (number,))
-    return Work(HandId(PLACE, 0, number), lane, messages(number), 0)
+    return Work(AttemptId(PLACE, 0, number), lane, messages(number), 0)
 
 
 class Called:
@@ -38,13 +38,13 @@ class Called:
 
     async def _listen(self, given: Work) -> End:
         self.callers.append(asyncio.current_task())
-        await self._call(given.hand.attempt)
-        return Listened(given.hand, None)
+        await self._call(given.attempt.number)
+        return Listened(given.attempt, None)
 
     @property
     def ends(self) -> list[tuple[int, str | None]]:
         ends = [end for each in self.posted for end in each.ends]
-        return [(end.hand.attempt, end.error) for end in ends if isinstance(end, Listened)]
+        return [(end.attempt.number, end.error) for end in ends if isinstance(end, Listened)]
 
     def begin(self, *numbers: int) -> None:
         for number in numbers:

@@ -16,6 +16,7 @@ from orderlymq.consumer.core.events import Assigned, Closing, Report, Tick
 from orderlymq.consumer.lanes.core import LaneCore, LaneRules
 from orderlymq.consumer.lanes.events import (
     Answered,
+    AttemptId,
     Complete,
     CompleteFailed,
     Ended,
@@ -25,7 +26,6 @@ from orderlymq.consumer.lanes.events import (
     FetchEmpty,
     FetchFailed,
     Given,
-    HandId,
     Instruction,
     Listened,
     Place,
@@ -43,7 +43,7 @@ WAIT_MS = 300
 
 @dataclass
 class Attempt:
-    """A lane in a member's hand."""
+    """A lane that a member has in hand."""
 
     number: int
     client: str
@@ -159,7 +159,7 @@ class Member:
 
     name: str
     core: LaneCore
-    running: dict[HandId, tuple[int, str]] = field(default_factory=dict)
+    running: dict[AttemptId, tuple[int, str]] = field(default_factory=dict)
     is_gone: bool = False
     wake_ms: int | None = None
 
@@ -316,22 +316,22 @@ class World:
     def _work(self, member: Member, work: Work) -> None:
         if member.is_gone:
             return
-        if not member.core.may_start(work.hand, self.now_ms):
-            self.post(member, Ended((WorkDropped(work.hand),)))
+        if not member.core.may_start(work.attempt, self.now_ms):
+            self.post(member, Ended((WorkDropped(work.attempt),)))
             return
-        lane = (work.hand.queue_id, work.lane.key)
+        lane = (work.attempt.queue_id, work.lane.key)
         assert lane not in member.running.values(), f"two calls of {lane} at once"
         for other in self.members:
-            for hand, theirs in other.running.items():
-                if theirs == lane and other.core.holds(hand, self.now_ms):
+            for attempt, theirs in other.running.items():
+                if theirs == lane and other.core.holds(attempt, self.now_ms):
                     raise AssertionError(f"{lane} has two holders")
         self._check_order(work)
-        member.running[work.hand] = lane
+        member.running[work.attempt] = lane
         took_ms = self.random.randint(0, self.slow_ms)
         self.later(took_ms, lambda: self._returned(member, work))
 
     def _check_order(self, work: Work) -> None:
-        queue, key = work.hand.queue_id, work.lane.key
+        queue, key = work.attempt.queue_id, work.lane.key
         for each in work.messages:
             before = [o for o, k in enumerate(self.broker.keys[queue]) if k == key]
             batch = {m.queue_offset for m in work.messages}
@@ -341,10 +341,10 @@ class World:
             self.delivered.append((queue, key, each.queue_offset))
 
     def _returned(self, member: Member, work: Work) -> None:
-        if member.is_gone or work.hand not in member.running:
+        if member.is_gone or work.attempt not in member.running:
             return
-        del member.running[work.hand]
+        del member.running[work.attempt]
         error = "ValueError: no" if self.random.random() < self.failing else None
         if error is None:
-            self.listened |= {(work.hand.queue_id, m.queue_offset) for m in work.messages}
-        self.post(member, Ended((Listened(work.hand, error),)))
+            self.listened |= {(work.attempt.queue_id, m.queue_offset) for m in work.messages}
+        self.post(member, Ended((Listened(work.attempt, error),)))

@@ -1,5 +1,5 @@
 """
-Work in hand of a consumer by key: attempts at lanes, and the reports about them.
+The attempts at lanes that a consumer by key has in hand, and the reports about them.
 
 Rule: this module only holds data and answers questions; `core` makes every change of phase, so that its rules stand in
 one place.
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, TypeAlias
 
-from orderlymq.consumer.lanes.events import Given, HandId, Place
+from orderlymq.consumer.lanes.events import AttemptId, Given, Place
 from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.body.lanes import (
     DONE,
@@ -30,7 +30,7 @@ LaneId: TypeAlias = tuple[Place, int, str | int]
 
 
 class Phase(Enum):
-    """The phase of a hand."""
+    """The phase of an attempt."""
 
     WAITING = auto()  # for a worker
     WORKING = auto()  # a listener has its messages
@@ -38,7 +38,7 @@ class Phase(Enum):
 
 
 @dataclass(slots=True)
-class Hand:
+class Attempt:
     """One attempt at one lane.
 
     Attributes:
@@ -53,7 +53,7 @@ class Hand:
         is_lost: the lease is over, or the broker said so; nothing more is reported.
     """
 
-    id: HandId
+    id: AttemptId
     lane: Lane
     key: str
     messages: deque[ReceivedMessage]
@@ -97,7 +97,7 @@ class Hand:
 
     def say(self, result: str, offset: int) -> LaneReport:
         """Return a report about this attempt."""
-        return LaneReport(self.id.queue_id, self.lane.lane, self.id.attempt, result, offset)
+        return LaneReport(self.id.queue_id, self.lane.lane, self.id.number, result, offset)
 
     def finished(self, tries_max: int | None) -> LaneReport:
         """Return the report of an attempt without messages left; an unreadable message fails as if the listener had raised."""
@@ -123,7 +123,7 @@ class Hand:
         return LaneReport(
             self.id.queue_id,
             self.lane.lane,
-            self.id.attempt,
+            self.id.number,
             RETRY,
             offset,
             delay_ms,
@@ -138,15 +138,17 @@ class Hand:
         return max((each for each in self.lane.offsets if each < first), default=-1)
 
 
-def hand_of(given: Given, place: Place, *, lease_ms: int, until_ms: int, check_ms: int) -> Hand:
-    """Return the hand for a lane that a fetch returned."""
-    hand_id = HandId(place, given.lane.queue_id, given.lane.attempt)
+def attempt_of(
+    given: Given, place: Place, *, lease_ms: int, until_ms: int, check_ms: int
+) -> Attempt:
+    """Return the attempt at a lane that a fetch returned."""
+    attempt_id = AttemptId(place, given.lane.queue_id, given.lane.attempt)
     messages = deque(given.messages)
     shown = given.lane.key
     key = given.key or (shown if len(shown) < KEY_LENGTH_SHOWN else "")
 
-    return Hand(
-        hand_id,
+    return Attempt(
+        attempt_id,
         given.lane,
         key,
         messages,
