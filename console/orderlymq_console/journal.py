@@ -32,7 +32,10 @@ KEYS_MAX: Final = 1_000
 _KEY_STATES: Final = {
     "key": ("parked behind a dead letter", "no longer parked: it was released"),
     "held": ("its lane is held", "its lane is no longer held: it was tried again, or skipped"),
-    "dying": ("its dead letter is being stored", "its dead letter is stored; the lane continues"),
+    "deadLettering": (
+        "its dead letter is being stored",
+        "its dead letter is stored; the lane continues",
+    ),
     "parked": ("its lane waits for the next try", "its lane was tried again"),
 }
 

@@ -387,7 +387,7 @@ class LaneCounts(Model):
     ready: int
     parked: int
     held: int
-    dying: int
+    dead_lettering: int
     owed: int
     limited: str = ""
 
@@ -397,7 +397,7 @@ class Standstill(Model):
 
     Attributes:
         kind: queue, lane or key (parked behind a dead letter).
-        state: blocked, parked, held, dying.
+        state: blocked, parked, held, deadLettering.
         since_ms: when the standstill began.
         key, message_id: of the message at which it stands.
         behind: number of messages that wait behind that message.

@@ -117,7 +117,7 @@ class ParkedKeysReport(Model):
 
 
 class LanesReport(Model):
-    """The number of lanes of a by-key consumer group in one state: inHand, ready, parked, held or dying."""
+    """The number of lanes of a by-key consumer group in one state: inHand, ready, parked, held or deadLettering."""
 
     group: str
     state: str

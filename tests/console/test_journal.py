@@ -229,7 +229,7 @@ def test_what_is_remembered_of_keys_has_a_limit() -> None:
     many = {(QUEUE, f"{number}"): ("held", 1) for number in range(KEYS_MAX + 1)}
     journal.note_keys("shipping", "broker-a", many, is_whole=True)
 
-    later = dict.fromkeys([*many][-2:], ("dying", 2))
+    later = dict.fromkeys([*many][-2:], ("deadLettering", 2))
     journal.note_keys("shipping", "broker-a", later, is_whole=False)
 
     last = [journal.key_of("shipping", QUEUE, f"{each}") for each in (KEYS_MAX - 1, KEYS_MAX)]

@@ -115,7 +115,7 @@ _IN_WORDS: Final = {
         "yes: its later messages wait (by key) or become dead letters (by queue)",
     ),
     "OrderlyMQLaneStuck": (
-        "a key lane has been in hand, ready or dying for more than ten minutes",
+        "a key lane has been in hand, ready or dead-lettering for more than ten minutes",
         "yes: the messages of its keys wait",
     ),
 }

@@ -31,8 +31,8 @@ from orderlymq_broker.state.groups.lockrecords import (
 from orderlymq_broker.state.groups.parkedkeyrecords import KeyFollowed, KeyParked, KeyReleased
 from orderlymq_broker.state.integerranges import NO_TOKEN
 from orderlymq_broker.state.lanes.lanerecords import (
+    LaneDeadLettered,
     LaneFreed,
-    LaneLettered,
     LaneRecord,
     LanesExpired,
     LanesFetched,
@@ -296,7 +296,7 @@ class Machine:
                 return state.parked.apply(record, state.locks, state.offsets, wall_ms, writes)
             case LanesFetched() | LanesReported() | LanesExpired():
                 return self._apply_lanes(record, wall_ms)
-            case LanesReturned() | LaneFreed() | LaneLettered():
+            case LanesReturned() | LaneFreed() | LaneDeadLettered():
                 return self._apply_lanes(record, wall_ms)
             case SettingsSet():
                 return state.overrides.set(record.values, wall_ms, writes)
@@ -393,8 +393,8 @@ class Machine:
                 return lanes.give_back(record, wall_ms, writes)
             case LaneFreed():
                 return lanes.free(record, wall_ms, writes)
-            case LaneLettered():
-                return lanes.lettered(record, offsets, wall_ms, writes)
+            case LaneDeadLettered():
+                return lanes.dead_lettered(record, offsets, wall_ms, writes)
             case _:
                 assert_never(record)
 
@@ -446,6 +446,6 @@ class Machine:
 
 def _is_of_message(record: Record) -> bool:
     """Return whether a record follows that of a message and is valid only if the message is stored."""
-    return type(record) in (HalfOpened, LaneLettered) or (
+    return type(record) in (HalfOpened, LaneDeadLettered) or (
         type(record) is HalfEnded and record.committed
     )

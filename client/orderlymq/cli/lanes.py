@@ -13,9 +13,9 @@ _COUNTED: Final = (
     ("ready", "ready"),
     ("parked", "parked"),
     ("held", "held"),
-    ("dying", "dying"),
+    ("deadLettering", "dead_lettering"),
 )
-TROUBLED: Final = ("held", "dying", "parked")
+TROUBLED: Final = ("held", "deadLettering", "parked")
 # The order of the lines: lanes that stop a queue and wait for a member, lanes in trouble, lanes whose listener may
 # never return.
 _NAMED: Final = ("ready", *TROUBLED, "inHand")
@@ -62,7 +62,9 @@ def lane_fields(lane: LaneShown, now_ms: int) -> dict[str, Any]:
 def lane_lines(data: dict[str, Any]) -> list[str]:
     """Return the counts in one line, then each lane that is in trouble or long in hand, with its next step."""
     counts = f"Lanes: {data['inHand']} in hand, {data['ready']} ready, {data['parked']} parked"
-    counts += f", {data['held']} held" + (f", {data['dying']} dying" if data["dying"] else "")
+    counts += f", {data['held']} held" + (
+        f", {data['deadLettering']} dead-lettering" if data["deadLettering"] else ""
+    )
     troubled = [
         each for each in data["lanes"] if each["state"] != "inHand" or each["seconds"] >= _LONG_S
     ]
@@ -100,7 +102,7 @@ def lane_line(lane: dict[str, Any]) -> str:
     match lane["state"]:
         case "held":
             state = f"held after {counted(lane['tries'], 'try', 'tries')} until `orderlymq group release`"
-        case "dying":
+        case "deadLettering":
             state = "its dead letter is being stored"
         case "inHand":
             state = f"in hand of {lane['holder']} for {lane['seconds']:.0f} s"

@@ -30,7 +30,7 @@ from orderlymq_protocol.plurals import counted
 ASKED_MAX: Final = 20
 SHOWN_MAX: Final = 200
 _NAMED_MAX: Final = 20
-STANDING: Final = ("held", "dying", "parked")
+STANDING: Final = ("held", "deadLettering", "parked")
 # The result for brokers of RocketMQ, and for brokers that do not know a consumer group.
 _NO_LOCKS: Final[dict[MessageQueue, QueueLock]] = {}
 _NO_KEYS: Final[list[ParkedKey]] = []
@@ -95,7 +95,7 @@ def _note_keys(
     }
     if table.concurrency != BY_KEY:
         standing = {(key.queue, key.key): ("key", key.since_ms) for key in keys}
-    count = sum(queue.parked + queue.held + queue.dying for queue in table.queues)
+    count = sum(queue.parked + queue.held + queue.dead_lettering for queue in table.queues)
     is_whole = count == len(lanes)
     reader.journal.note_keys(group, broker_group, standing, is_whole=is_whole)
 
@@ -238,7 +238,7 @@ def lane_counts(row: QueueLanes) -> LaneCounts:
         ready=row.ready,
         parked=row.parked,
         held=row.held,
-        dying=row.dying,
+        dead_lettering=row.dead_lettering,
         owed=row.owed,
         limited=row.limited,
     )
@@ -303,7 +303,7 @@ def lane_row(group: str, lane: LaneShown) -> Standstill:
     todo = {
         "held": "Repair the cause, then retry the message; or skip it: it becomes a dead letter, and the "
         "lane continues behind it.",
-        "dying": "Its dead letter is being stored. Then the lane continues behind it.",
+        "deadLettering": "Its dead letter is being stored. Then the lane continues behind it.",
         "parked": "The broker hands it out again when its pause is over. A retry ends the pause "
         "now; a skip makes the message a dead letter.",
     }[lane.state]
@@ -324,7 +324,7 @@ def lane_row(group: str, lane: LaneShown) -> Standstill:
         due_ms=lane.due_millis or None,
         last_error=lane.reason,
         todo=todo,
-        releasable=bool(lane.key) and lane.state != "dying",
+        releasable=bool(lane.key) and lane.state != "deadLettering",
     )
 
 
@@ -395,7 +395,7 @@ def _unnamed(parts: Mapping[str, Parts]) -> Iterator[str]:
     """Say for which consumer groups a broker counts more lanes than it names."""
     for group, each in parts.items():
         for name, table in each.lanes.known():
-            standing = sum(row.held + row.dying + row.parked for row in table.queues)
+            standing = sum(row.held + row.dead_lettering + row.parked for row in table.queues)
             left = standing - sum(lane.state in STANDING for lane in table.lanes)
             if left > 0:
                 yield f"not listed: {counted(left, 'more lane')} of group {group} in {name}; open its page"

@@ -176,7 +176,7 @@ def _held(status: StatusReport) -> int | None:
     if watch is None:
         return None
     return sum(row.keys for row in watch.parked_keys) + sum(
-        row.lanes for row in watch.lanes if row.state in ("held", "dying")
+        row.lanes for row in watch.lanes if row.state in ("held", "deadLettering")
     )
 
 

@@ -206,7 +206,7 @@ class QueueLanes(JsonModel):
         scanned: every offset below this was looked at; a message below it that is not owed is complete.
         committed: the first offset that is owed; *scanned* if none is.
         owed: messages below *scanned* that are not complete.
-        in_hand, ready, parked, held, dying: lanes in each state.
+        in_hand, ready, parked, held, dead_lettering: lanes in each state.
         limited: why no new lanes are handed out; empty if nothing limits them.
     """
 
@@ -220,7 +220,7 @@ class QueueLanes(JsonModel):
     ready: Natural
     parked: Natural
     held: Natural
-    dying: Natural = 0
+    dead_lettering: Natural = 0
     limited: str = ""
 
 
@@ -229,7 +229,7 @@ class LaneShown(JsonModel):
     """One lane that is parked or held, or that a member has had in hand for long.
 
     Attributes:
-        state: inHand, ready, parked, held or dying (its dead letter is being stored).
+        state: inHand, ready, parked, held or deadLettering (its dead letter is being stored).
         offset: the first message that is owed.
         waiting: messages of the lane that are owed.
         since_millis: wall ms when the lane entered its state.

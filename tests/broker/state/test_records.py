@@ -23,8 +23,8 @@ from orderlymq_broker.state.groups.parkedkeyrecords import KeyFollowed, KeyParke
 from orderlymq_broker.state.lanes.lanerecords import (
     Found,
     HandOut,
+    LaneDeadLettered,
     LaneFreed,
-    LaneLettered,
     LaneRef,
     LanesExpired,
     LanesFetched,
@@ -111,7 +111,7 @@ EXAMPLES: list[Record] = [
     LanesExpired("g", (LaneRef("t", 0, 7, 8),)),
     LanesReturned("g", "c"),
     LaneFreed("g", "t", "k", True, 0, 7),
-    LaneLettered("g", "t", 0, 7, 4),
+    LaneDeadLettered("g", "t", 0, 7, 4),
     MemberSeen("g", "c", "h:1", subscriptions=(Subscription("t", "a", codes=(97,)),)),
     MemberLeft("g", "c"),
     HalfOpened(1, 2, "g", "t", "U", 3, 4),

@@ -69,7 +69,7 @@ async def test_a_group(troubled: Cluster, console: Console, browser: aiohttp.Cli
         row["clientId"] for row in printed["members"]
     ]
     assert page["retryMaxTimes"] == printed["retryMaxTimes"]
-    for name in ("ready", "parked", "held", "dying", "owed"):
+    for name in ("ready", "parked", "held", "deadLettering", "owed"):
         assert sum(row[name] for row in page["lanes"]) == printed["lanes"][name]
 
 

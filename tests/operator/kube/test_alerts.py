@@ -363,7 +363,7 @@ def test_a_lane_that_stands_still_is_reported_and_one_that_waits_for_its_time_is
     ages = {
         "inHand": 700.0,
         "ready": 700.0,
-        "dying": 500.0,
+        "deadLettering": 500.0,
         "parked": 900.0,
         "held": 5_000.0,
     }

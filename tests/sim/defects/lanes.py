@@ -5,8 +5,8 @@ from typing import Any, Final
 
 from orderlymq_broker.core.deadlines import DeadlineQueue
 from orderlymq_broker.processors.admin.groups import GroupAdministration
+from orderlymq_broker.processors.lanes.deadletters import DeadLetterService
 from orderlymq_broker.processors.lanes.leases import LaneLeases
-from orderlymq_broker.processors.lanes.letters import LetterService
 from orderlymq_broker.processors.lanes.overview import LaneOverview
 from orderlymq_broker.processors.lanes.planner import Round, _Part
 from orderlymq_broker.state.groups.failurepolicy import DeadPolicy
@@ -211,13 +211,13 @@ def _dead_at_once(bed: Bed) -> None:
     "continue after a dead letter that is not stored", "every dead letter is stored", _LETTERS
 )
 def _no_letter(bed: Bed) -> None:
-    real = LetterService.__dict__["_letter"]
+    real = DeadLetterService.__dict__["_letter"]
 
-    def letter(self: LetterService, queue: LaneQueue, lane: Lane) -> Any:
+    def letter(self: DeadLetterService, queue: LaneQueue, lane: Lane) -> Any:
         found = real(self, queue, lane)
         return replace(found, records=found.records[-1:])
 
-    bed.put(LetterService, "_letter", letter)
+    bed.put(DeadLetterService, "_letter", letter)
 
 
 @LANES.defect(

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Final
 from orderlymq.oracle.verdict import Kind
 from orderlymq_broker.state.lanes.lane import LaneState
 from orderlymq_broker.state.lanes.lanerecords import (
+    LaneDeadLettered,
     LaneFreed,
-    LaneLettered,
     LanesFetched,
     LanesGranted,
     LanesMoved,
@@ -173,7 +173,7 @@ class LaneLaws:
         match record:
             case LanesFetched(group=group) if group == GROUP and isinstance(outcome, LanesGranted):
                 self._fetched(record, outcome, wall_ms)
-            case LaneFreed() | LaneLettered() if record.group == GROUP:
+            case LaneFreed() | LaneDeadLettered() if record.group == GROUP:
                 if isinstance(outcome, LanesMoved):
                     self._failed(record, outcome, replica)
             case OffsetsReset():
@@ -224,18 +224,18 @@ class LaneLaws:
             self._queues[queue_id].former.update(passed)
 
     def _failed(
-        self, record: LaneFreed | LaneLettered, outcome: LanesMoved, replica: "Replica"
+        self, record: LaneFreed | LaneDeadLettered, outcome: LanesMoved, replica: "Replica"
     ) -> None:
-        if isinstance(record, LaneLettered):
+        if isinstance(record, LaneDeadLettered):
             if outcome.topics:
-                self._lettered(record.queue_id, record.offset, replica)
+                self._dead_lettered(record.queue_id, record.offset, replica)
             return
         for queue, lane in outcome.freed:
             self._laws.world.coverage[f"lane {'skipped' if record.skip else 'freed'}"] += 1
             if record.skip:
                 self._queues[queue].skipped.add(lane.key)
 
-    def _lettered(self, queue_id: int, offset: int, replica: "Replica") -> None:
+    def _dead_lettered(self, queue_id: int, offset: int, replica: "Replica") -> None:
         """Check that a dead letter has failed often enough or was skipped, and that it is stored."""
         laws, lives = self._laws, self._queues[queue_id]
         laws.world.coverage["lane dead letter"] += 1
@@ -348,7 +348,7 @@ class LaneLaws:
                     if known is None or known[0] != lane.due_ms:
                         known = (lane.due_ms, until_us)
                     self._parked[queue_id, lane.number] = known
-                if lane.state in (LaneState.HELD, LaneState.DYING):
+                if lane.state in (LaneState.HELD, LaneState.DEAD_LETTERING):
                     self._laws.world.coverage[f"lane {lane.state.name.lower()}"] += 1
                     self._check_tries(queue_id, lane.first)
             self._laws.world.coverage["lane queue stopped"] += queue.stopping

@@ -270,7 +270,7 @@ class GroupAdministration:
             RequestRefused: some dead letters are not stored yet, or may arise before the change is in the log (1).
         """
         group, state = wanted.name, self._context.state
-        count = state.lanes.count_in(LaneState.DYING, group)
+        count = state.lanes.count_in(LaneState.DEAD_LETTERING, group)
         count += self._context.entries.pending_removals["failed", group]
         text = _LETTERS.format(group=group, letters=counted(count, "dead letter")) if count else ""
         # The report about a lane in hand may be on its way.

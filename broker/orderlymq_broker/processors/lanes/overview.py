@@ -53,10 +53,10 @@ NAMES: Final = {
     LaneState.IN_HAND: "inHand",
     LaneState.PARKED: "parked",
     LaneState.HELD: "held",
-    LaneState.DYING: "dying",
+    LaneState.DEAD_LETTERING: "deadLettering",
 }
 # States of lanes whose messages wait for a time or for an administrator.
-WAITING: Final = (LaneState.HELD, LaneState.DYING, LaneState.PARKED)
+WAITING: Final = (LaneState.HELD, LaneState.DEAD_LETTERING, LaneState.PARKED)
 # The order in which lanes are shown: those in trouble first.
 _ORDER: Final = (*WAITING, LaneState.IN_HAND)
 
@@ -213,7 +213,7 @@ class LaneOverview:
             counts[LaneState.READY],
             counts[LaneState.PARKED],
             counts[LaneState.HELD],
-            counts[LaneState.DYING],
+            counts[LaneState.DEAD_LETTERING],
             why_limited(queue, lanes, most),
         )
 

@@ -8,9 +8,9 @@ from collections.abc import Collection, Sequence
 
 from orderlymq_broker.core.effects import Effect, Now
 from orderlymq_broker.core.requestcontext import Context, Handler
+from orderlymq_broker.processors.lanes.deadletters import DeadLetterService
 from orderlymq_broker.processors.lanes.fetch import LaneFetcher
 from orderlymq_broker.processors.lanes.leases import LaneLeases
-from orderlymq_broker.processors.lanes.letters import LetterService
 from orderlymq_broker.processors.lanes.overview import LaneOverview
 from orderlymq_broker.processors.lanes.reports import LaneReporter
 from orderlymq_broker.state.lanes.lanerecords import LanesGranted, LanesMoved
@@ -26,7 +26,7 @@ class LaneService:
         self.fetcher = LaneFetcher(context, self.leases)
         self.overview = LaneOverview(context)
         self._reporter = LaneReporter(context, self.leases)
-        self._letters = LetterService(context)
+        self._letters = DeadLetterService(context)
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""

@@ -1,10 +1,10 @@
 """
 One key lane that is not idle, and the rows that store it.
 
-States: Ready -> InHand(attempt, holder) -> idle, Ready, Parked(until), Held or Dying. Lanes that are Parked or Ready
-are handed out; a Held lane waits for an administrator, a Dying one for its dead letter. A lane owes its *head*, which
-is in memory, and after that the runs of its index, which are on disk, from (first offset, -1) to the last. A lane
-that owes nothing has no row, unless it is in hand.
+States: Ready -> InHand(attempt, holder) -> idle, Ready, Parked(until), Held or DeadLettering. Lanes that are Parked or
+Ready are handed out; a Held lane waits for an administrator, a DeadLettering one for its dead letter. A lane owes its
+*head*, which is in memory, and after that the runs of its index, which are on disk, from (first offset, -1) to the last.
+A lane that owes nothing has no row, unless it is in hand.
 """
 
 from enum import IntEnum
@@ -30,7 +30,7 @@ class LaneState(IntEnum):
     IN_HAND = 1
     PARKED = 2
     HELD = 3
-    DYING = 4
+    DEAD_LETTERING = 4
 
 
 class Lane(msgspec.Struct, array_like=True):

@@ -154,7 +154,7 @@ class LaneFreed(Struct, frozen=True, array_like=True, tag=114):
     first: Maybe = -1
 
 
-class LaneLettered(Struct, frozen=True, array_like=True, tag=115):
+class LaneDeadLettered(Struct, frozen=True, array_like=True, tag=115):
     """The dead letter appended by the preceding record is stored, and its lane continues; refused if that record is."""
 
     group: str
@@ -165,7 +165,7 @@ class LaneLettered(Struct, frozen=True, array_like=True, tag=115):
 
 
 LaneRecord: TypeAlias = (
-    LanesFetched | LanesReported | LanesExpired | LanesReturned | LaneFreed | LaneLettered
+    LanesFetched | LanesReported | LanesExpired | LanesReturned | LaneFreed | LaneDeadLettered
 )
 
 

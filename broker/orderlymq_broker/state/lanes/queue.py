@@ -50,12 +50,12 @@ _STATES: Final = {
     None: LaneState.PARKED,
     DeadPolicy.STOP: LaneState.PARKED,
     DeadPolicy.HOLD: LaneState.HELD,
-    DeadPolicy.CONTINUE: LaneState.DYING,
+    DeadPolicy.CONTINUE: LaneState.DEAD_LETTERING,
 }
 _VERDICTS: Final = {
     LaneState.PARKED: wire.PARKED,
     LaneState.HELD: wire.HELD,
-    LaneState.DYING: wire.DEAD,
+    LaneState.DEAD_LETTERING: wire.DEAD,
 }
 
 
@@ -372,13 +372,13 @@ class LaneQueue:
         lane.stops = False
         if not skip:
             lane.tries = lane.lost = 0
-        self._move(lane, LaneState.DYING if skip else LaneState.READY, wall_ms)
+        self._move(lane, LaneState.DEAD_LETTERING if skip else LaneState.READY, wall_ms)
         self._store(lane, writes)
 
-    def lettered(self, number: int, offset: int, wall_ms: int, writes: TableWrites) -> bool:
+    def dead_lettered(self, number: int, offset: int, wall_ms: int, writes: TableWrites) -> bool:
         """Continue a lane after its first message became a dead letter; return False if the lane or message is another."""
         lane = self.lanes.get(number)
-        if lane is None or lane.state != LaneState.DYING or lane.first != offset:
+        if lane is None or lane.state != LaneState.DEAD_LETTERING or lane.first != offset:
             return False
         self._pop(lane, 1)
         self._settle(lane, LaneState.READY, wall_ms, writes)

@@ -21,8 +21,8 @@ from orderlymq_broker.state.lanes.lane import Lane, LaneRow, LaneState, QueueRow
 from orderlymq_broker.state.lanes.lanerecords import (
     Answered,
     Granted,
+    LaneDeadLettered,
     LaneFreed,
-    LaneLettered,
     LanesExpired,
     LanesFetched,
     LanesGranted,
@@ -87,7 +87,7 @@ class LaneTable:
         self._totals = dict.fromkeys(LaneState, 0)
         self._floor = read_counter(reader, _FLOOR, int, 0)
         self.busy = BusyQueues()
-        self.having: Having = {LaneState.PARKED: {}, LaneState.DYING: {}}
+        self.having: Having = {LaneState.PARKED: {}, LaneState.DEAD_LETTERING: {}}
         for row in read_as(reader, Table.LANE_QUEUES, QueueRow):
             place = (row.group, row.topic, row.queue_id)
             self._make(place, row.scanned, row.serial)
@@ -336,12 +336,12 @@ class LaneTable:
 
         return LanesMoved(((record.group, record.topic),) if freed else (), freed=tuple(freed))
 
-    def lettered(
-        self, record: LaneLettered, offsets: OffsetTable, wall_ms: int, writes: TableWrites
+    def dead_lettered(
+        self, record: LaneDeadLettered, offsets: OffsetTable, wall_ms: int, writes: TableWrites
     ) -> LanesMoved:
         """Let a lane continue after its dead letter."""
         queue = self.queues_of(record.group, record.topic).get(record.queue_id)
-        if queue is None or not queue.lettered(record.lane, record.offset, wall_ms, writes):
+        if queue is None or not queue.dead_lettered(record.lane, record.offset, wall_ms, writes):
             return LanesMoved(())
         _commit(queue, offsets, writes)
 

@@ -3,10 +3,10 @@
 import pytest
 
 from orderlymq_broker.core.effects import Propose
-from orderlymq_broker.processors.lanes.letters import LETTERS_MAX
+from orderlymq_broker.processors.lanes.deadletters import LETTERS_MAX
 from orderlymq_broker.processors.schedule.delaylevels import SIZE_MAX
 from orderlymq_broker.state.groups.lockrecords import ClientDead
-from orderlymq_broker.state.lanes.lanerecords import LaneLettered, LanesFetched
+from orderlymq_broker.state.lanes.lanerecords import LaneDeadLettered, LanesFetched
 from orderlymq_broker.state.records import Refused, TopicSet
 from orderlymq_protocol.body.lanes import (
     LANES_MAX,
@@ -407,7 +407,7 @@ def test_letters_that_are_lost_again_and_again_keep_no_others_back() -> None:
             record.offset
             for proposal in shell.pending
             for record in proposal.records
-            if isinstance(record, LaneLettered)
+            if isinstance(record, LaneDeadLettered)
         }
         shell.lose_proposals()
 

@@ -8,8 +8,8 @@ from orderlymq_broker.state.lanes.lane import RUN_MAX, LaneState
 from orderlymq_broker.state.lanes.lanerecords import (
     Answered,
     Granted,
+    LaneDeadLettered,
     LaneFreed,
-    LaneLettered,
     LanesMoved,
     LanesReported,
     Report,
@@ -41,7 +41,12 @@ def test_each_lane_that_stops_its_queue_counts_once() -> None:
     assert (x.state, x.due_ms, x.stops, world.queue.stopping) == (LaneState.READY, 0, False, 1)
     world.take(LaneFreed(GROUP, TOPIC, "y", skip=True))
     y = world.lane("y")
-    assert (y.state, y.due_ms, y.stops, world.queue.stopping) == (LaneState.DYING, 0, False, 0)
+    assert (y.state, y.due_ms, y.stops, world.queue.stopping) == (
+        LaneState.DEAD_LETTERING,
+        0,
+        False,
+        0,
+    )
     world.replica.state.check_invariants()
 
 
@@ -53,7 +58,9 @@ def test_where_nothing_is_tried_again_the_first_failure_is_the_last() -> None:
     assert world.say("a", Said.RETRY, x, tries_max=0) == "dead"
 
 
-@pytest.mark.parametrize(("tries_max", "state"), [(0, LaneState.DYING), (-1, LaneState.PARKED)])
+@pytest.mark.parametrize(
+    ("tries_max", "state"), [(0, LaneState.DEAD_LETTERING), (-1, LaneState.PARKED)]
+)
 def test_a_suspect_that_ends_one_more_member_is_dead_by_the_maximum_of_its_group(
     tries_max: int, state: LaneState
 ) -> None:
@@ -122,7 +129,7 @@ def test_a_letter_that_nobody_waits_for_moves_nothing() -> None:
     world.done(y)
 
     told = [
-        world.take(LaneLettered(GROUP, TOPIC, 0, each.lane, each.offsets[0])) for each in (x, y)
+        world.take(LaneDeadLettered(GROUP, TOPIC, 0, each.lane, each.offsets[0])) for each in (x, y)
     ]
 
     assert told == [LanesMoved(())] * 2

@@ -11,8 +11,8 @@ from orderlymq_broker.state.lanes.lane import RUN_MAX, Lane, LaneState
 from orderlymq_broker.state.lanes.lanerecords import (
     Granted,
     HandOut,
+    LaneDeadLettered,
     LaneFreed,
-    LaneLettered,
     LaneRef,
     LanesExpired,
     LanesFetched,
@@ -137,7 +137,7 @@ def test_a_failed_message_parks_its_lane_from_that_message_on(make: Make) -> Non
 @pytest.mark.parametrize(
     ("policy", "state", "verdict"),
     [
-        (DeadPolicy.CONTINUE, LaneState.DYING, "dead"),
+        (DeadPolicy.CONTINUE, LaneState.DEAD_LETTERING, "dead"),
         (DeadPolicy.HOLD, LaneState.HELD, "held"),
         (DeadPolicy.STOP, LaneState.PARKED, "parked"),
     ],
@@ -174,10 +174,10 @@ def test_a_dead_letter_lets_its_lane_go_on_once_it_is_stored(make: Make) -> None
     world.say("a", Said.RETRY, x, tries_max=1)
     assert world.fetch() == ()
 
-    world.take(LaneLettered(GROUP, TOPIC, 0, x.lane, 1))
+    world.take(LaneDeadLettered(GROUP, TOPIC, 0, x.lane, 1))
     assert world.committed == 0
-    world.take(LaneLettered(GROUP, TOPIC, 0, x.lane, 0))
-    world.take(LaneLettered(GROUP, TOPIC, 0, x.lane, 0))
+    world.take(LaneDeadLettered(GROUP, TOPIC, 0, x.lane, 0))
+    world.take(LaneDeadLettered(GROUP, TOPIC, 0, x.lane, 0))
 
     assert world.committed == 1
     assert [(each.offsets, each.tries) for each in world.fetch()] == [((1,), 0)]
@@ -194,7 +194,7 @@ def test_an_administrator_frees_a_held_lane(make: Make, *, skip: bool) -> None:
     world.take(LaneFreed(GROUP, TOPIC, "x", skip))
 
     lane = world.lane("x")
-    assert lane.state == (LaneState.DYING if skip else LaneState.READY)
+    assert lane.state == (LaneState.DEAD_LETTERING if skip else LaneState.READY)
     assert lane.tries == (1 if skip else 0)
     assert world.queue.attempt_of(y.lane, y.attempt) is not None
 

@@ -11,8 +11,8 @@ from orderlymq_broker.state.groups.lockrecords import ClientDead
 from orderlymq_broker.state.lanes.lane import LaneState
 from orderlymq_broker.state.lanes.lanerecords import (
     Granted,
+    LaneDeadLettered,
     LaneFreed,
-    LaneLettered,
     LaneRef,
     LanesExpired,
     LanesReturned,
@@ -103,16 +103,16 @@ class Run:
         lanes = {each.attempt: each.lane for each in self.attempts}
         for attempt, (holder, offsets) in hand.items():
             lane = self.world.queue.lanes.get(lanes[attempt])
-            if holder == client and lane is not None and lane.state == LaneState.DYING:
+            if holder == client and lane is not None and lane.state == LaneState.DEAD_LETTERING:
                 assert lane.tries >= TRIES_MAX
                 self.twin.stuck.add(self.twin.name(offsets[0]))
         self.twin.hand = {number: each for number, each in hand.items() if each[0] != client}
 
     def letter(self) -> None:
         """Store the dead letters that are due."""
-        for lane in list(self.world.queue.in_state(LaneState.DYING)):
+        for lane in list(self.world.queue.in_state(LaneState.DEAD_LETTERING)):
             offset = lane.first
-            self.world.take(LaneLettered(GROUP, TOPIC, 0, lane.number, offset))
+            self.world.take(LaneDeadLettered(GROUP, TOPIC, 0, lane.number, offset))
             self.twin.complete.add(offset)
             self.twin.stuck.discard(self.twin.name(offset))
 

@@ -20,7 +20,7 @@ from orderlymq_broker.processors.schedule.deadletters import target_topic
 from orderlymq_broker.processors.schedule.delaylevels import SIZE_MAX
 from orderlymq_broker.processors.schedule.retries import copy_of_failed, find_copy, own_identity
 from orderlymq_broker.state.lanes.lane import Lane, LaneState
-from orderlymq_broker.state.lanes.lanerecords import LaneLettered, LanesExpired
+from orderlymq_broker.state.lanes.lanerecords import LaneDeadLettered, LanesExpired
 from orderlymq_broker.state.lanes.queue import LaneQueue
 from orderlymq_broker.state.records import Outcome, Record
 from orderlymq_protocol.message.record import decode_record
@@ -32,14 +32,14 @@ LETTERS_MAX: Final = 64
 _Key = tuple[str, str, int, int]
 
 
-class LetterService:
+class DeadLetterService:
     """Stores the dead letters that lanes wait for."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._under_way: set[_Key] = set()
         # The lanes that the next tick looks at first, so that refused letters do not hold up others.
-        self._walk = self._dying()
+        self._walk = self._dead_lettering()
 
     def stop(self) -> None:
         """Stop leading; another leader stores the remaining letters."""
@@ -69,10 +69,10 @@ class LetterService:
 
         return effects
 
-    def _dying(self) -> Iterator[tuple[LaneQueue, int]]:
+    def _dead_lettering(self) -> Iterator[tuple[LaneQueue, int]]:
         """Yield all lanes that wait for a letter, by their numbers."""
-        for queue in list(self._context.state.lanes.having[LaneState.DYING].values()):
-            for number in list(queue.by_state[LaneState.DYING]):
+        for queue in list(self._context.state.lanes.having[LaneState.DEAD_LETTERING].values()):
+            for number in list(queue.by_state[LaneState.DEAD_LETTERING]):
                 yield queue, number
 
     def _looked_at(self) -> Iterator[tuple[LaneQueue, Lane]]:
@@ -85,14 +85,14 @@ class LetterService:
                 lane = queue.lanes.get(number)
                 if (
                     lane is not None
-                    and lane.state == LaneState.DYING
-                    and lanes.having[LaneState.DYING].get(queue.place) is queue
+                    and lane.state == LaneState.DEAD_LETTERING
+                    and lanes.having[LaneState.DEAD_LETTERING].get(queue.place) is queue
                     and (*queue.place, number) not in self._under_way
                 ):
                     yield queue, lane
                 if looked >= WALK_STEP_MAX:
                     return
-            self._walk = self._dying()
+            self._walk = self._dead_lettering()
 
     def _physical(self, queue: LaneQueue, lane: Lane) -> int:
         """Return the physical offset of the message of a letter, or 0 if the message is gone."""
@@ -118,7 +118,7 @@ class LetterService:
             # After another proposal's refused record, the machine would take this record for the end of that letter
             # and skip it.
             records.append(LanesExpired(group, ()))
-        records.append(LaneLettered(group, name, queue_id, lane.number, lane.first))
+        records.append(LaneDeadLettered(group, name, queue_id, lane.number, lane.first))
         key = (*queue.place, lane.number)
         # The set belongs to this term: a lost letter of a former term must not change the next term's set.
         under_way = self._under_way
