@@ -20,7 +20,7 @@ from orderlymq_broker.state.lanes.lanerecords import (
     LanesGranted,
     LanesReported,
     Report,
-    Said,
+    ReportKind,
 )
 from orderlymq_broker.state.records import Append, GroupSet, MemberSeen, TopicSet
 from orderlymq_broker.store.kv import Batch, Family
@@ -122,9 +122,9 @@ class OneQueue:
     def _report(self, granted: Sequence[Granted]) -> None:
         reports = []
         for each in granted:
-            done = Report(each.queue_id, each.lane, each.attempt, Said.DONE, each.offsets[-1])
+            done = Report(each.queue_id, each.lane, each.attempt, ReportKind.DONE, each.offsets[-1])
             failed = msgspec.structs.replace(
-                done, said=Said.RETRY, offset=-1, due_ms=WALL_MS + 3_600_000
+                done, said=ReportKind.RETRY, offset=-1, due_ms=WALL_MS + 3_600_000
             )
             reports.append(failed if each.key == _DEEP else done)
         self._replica.take(LanesReported(_GROUP, _TOPIC, _CLIENT, tuple(reports)))

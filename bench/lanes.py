@@ -38,7 +38,7 @@ import orderlymq_raft
 from bench.report import sections
 from orderlymq import Message, Producer, SendResult
 from orderlymq.blocking import AdminClient
-from orderlymq_broker.state.lanes.lanerecords import Said
+from orderlymq_broker.state.lanes.lanerecords import ReportKind
 from orderlymq_broker.state.lanes.table import LaneTable
 from orderlymq_protocol.body.config import SubscriptionGroupConfig
 from orderlymq_protocol.body.lanes import BY_KEY, BY_QUEUE
@@ -420,7 +420,7 @@ def state(bench: Bench) -> None:
             world.done(granted)
     parked = world.fetch(scan=100)
     for granted in parked:
-        world.say("a", Said.RETRY, granted, due_ms=1 << 50)
+        world.say("a", ReportKind.RETRY, granted, due_ms=1 << 50)
     # The simulation would grant parked lanes again; these fetches take only new ones.
     held = [granted for _ in range(4) for granted in world.fetch(scan=batch, ready=0)]
     gc.collect()

@@ -68,7 +68,7 @@ MODULES: Final = (
     "orderlymq_broker/replication/writer.py",
     "orderlymq_broker/state/broker.py",
     "orderlymq_broker/state/groups/offsets.py",
-    "orderlymq_broker/state/machine.py",
+    "orderlymq_broker/state/statemachine.py",
     "orderlymq_broker/state/schedule/timers.py",
     "orderlymq_broker/state/send/duplicates.py",
     "orderlymq_broker/state/tables.py",

@@ -2,7 +2,7 @@
 Measures the time of one send in the broker core, without sockets, raft or disk.
 
 ``python bench/layers/core.py`` prints microseconds: of ``BrokerCore.handle`` for a 1 KiB send (310), of the entry and
-``Machine.apply`` per message, of the replies, of pulls from the tail, and of a send while many pulls are held.
+``StateMachine.apply`` per message, of the replies, of pulls from the tail, and of a send while many pulls are held.
 """
 
 import gc
@@ -15,13 +15,13 @@ from orderlymq_broker.core.effects import Caller, Effect, Now, Propose
 from orderlymq_broker.processors.dispatch import BrokerCore
 from orderlymq_broker.settings import Address, BrokerSettings
 from orderlymq_broker.state.broker import BrokerState
-from orderlymq_broker.state.machine import Machine
 from orderlymq_broker.state.records import (
     GroupSet,
     MemberSeen,
     Subscription,
     TopicSet,
 )
+from orderlymq_broker.state.statemachine import StateMachine
 from orderlymq_broker.store.entry import split_entry
 from orderlymq_broker.store.kv import Batch
 from orderlymq_protocol.frame.command import RemotingCommand
@@ -48,7 +48,7 @@ class Bench:
     def __init__(self, *, order: bool) -> None:
         self.store = MemoryStore()
         self.state = BrokerState(self.store)
-        self.machine = Machine(self.state)
+        self.machine = StateMachine(self.state)
         self.core = BrokerCore(SETTINGS, self.state, self.store)
         self.build_s = 0.0
         self.apply_s = 0.0

@@ -32,7 +32,7 @@ from orderlymq_broker.doctor.log import reading_copy
 from orderlymq_broker.replication.recovery import Recovery
 from orderlymq_broker.server.backups import CopiedFile, copy_files
 from orderlymq_broker.state.broker import BrokerState
-from orderlymq_broker.state.machine import Machine
+from orderlymq_broker.state.statemachine import StateMachine
 from orderlymq_broker.store.entry import split_entry
 from orderlymq_broker.store.kv import Batch
 from orderlymq_broker.store.raftlog import RaftLogStore
@@ -212,7 +212,7 @@ def _apply_all(store: RocksStore) -> None:
     """Apply the log entries that the tables do not include yet."""
     log = RaftLogStore(store, 0)
     state = BrokerState(store)
-    machine = Machine(state)
+    machine = StateMachine(state)
     end = log.last_index()
     while state.applied_index < end:
         batch = Batch()

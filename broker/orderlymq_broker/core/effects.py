@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from orderlymq_broker.core.messagedraft import Draft
+from orderlymq_broker.core.messagedraft import MessageDraft
 from orderlymq_broker.state.records import Outcome, Record
 from orderlymq_broker.state.topics.queues import Queue
 from orderlymq_protocol.frame.command import RemotingCommand
@@ -109,7 +109,7 @@ class Propose:
         view: number of the leadership under which they were counted.
     """
 
-    records: Sequence[Record | Draft]
+    records: Sequence[Record | MessageDraft]
     applied: "Callable[[Sequence[Outcome], Now], list[Effect]] | None" = None
     lost: Lost | None = None
     first_at: tuple[Queue, int] | None = None
@@ -125,7 +125,7 @@ class Propose:
 
 
 @dataclass(frozen=True, slots=True)
-class Later:
+class CallSoon:
     """Continue work in the next iteration of the event loop, so that timers, peers and other clients come first.
 
     Attributes:
@@ -135,4 +135,4 @@ class Later:
     step: "Callable[[Now], list[Effect]]"
 
 
-Effect: TypeAlias = Send | Close | Propose | Later
+Effect: TypeAlias = Send | Close | Propose | CallSoon

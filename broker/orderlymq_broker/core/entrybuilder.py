@@ -17,7 +17,7 @@ from typing import Final, TypeGuard, TypeVar
 import msgspec
 
 from orderlymq_broker.core.effects import Changed, Effect, Propose, Refusal
-from orderlymq_broker.core.messagedraft import Draft
+from orderlymq_broker.core.messagedraft import MessageDraft
 from orderlymq_broker.core.uncommitted import count_down
 from orderlymq_broker.state.admin.accessrecords import AccountDeleted, AccountSet
 from orderlymq_broker.state.broker import BrokerState
@@ -190,7 +190,7 @@ class EntryBuilder:
         try:
             size, others = self._count(proposal.records)
         except _CANNOT_BE_STORED as error:
-            illegal = any(type(record) is Draft for record in proposal.records)
+            illegal = any(type(record) is MessageDraft for record in proposal.records)
             code = ResponseCode.MESSAGE_ILLEGAL if illegal else ResponseCode.SYSTEM_ERROR
             return Refusal(code, f"the request cannot be stored: {error}")
         if size > PROPOSAL_SIZE_MAX:
@@ -232,7 +232,7 @@ class EntryBuilder:
 
         return None
 
-    def lay_out(self, draft: Draft) -> Refusal | None:
+    def lay_out(self, draft: MessageDraft) -> Refusal | None:
         """Encode a message ahead of its proposal, or return why it cannot be stored."""
         try:
             draft.lay_out(self._store_host)
@@ -241,13 +241,13 @@ class EntryBuilder:
 
         return None
 
-    def _count(self, records: Sequence[Record | Draft]) -> tuple[int, list[Record]]:
+    def _count(self, records: Sequence[Record | MessageDraft]) -> tuple[int, list[Record]]:
         """Return the approximate size of records in an entry, and those that are not drafts; raises for invalid ones."""
         size = 0
         is_message = False
         others: list[Record] = []
         for record in records:
-            if type(record) is Draft:
+            if type(record) is MessageDraft:
                 size += record.size or record.lay_out(self._store_host)
                 is_message = True
                 if size > PROPOSAL_SIZE_MAX:
@@ -339,7 +339,7 @@ class EntryBuilder:
                     misplaced.append((proposal, refusal))
                     continue
             for record in proposal.records:
-                if type(record) is Draft:
+                if type(record) is MessageDraft:
                     topic, queue_id = record.into, record.into_queue
                     queue = topic.queues.get(queue_id) or topic.queue(queue_id)
                     head = heads.get(queue) or given.get(queue)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, TypeVar
 
-from orderlymq_broker.core.effects import Effect, Later, Now, Refusal
+from orderlymq_broker.core.effects import CallSoon, Effect, Now, Refusal
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body.declaration import JsonModel
 from orderlymq_protocol.body.messagequeue import MessageQueue
@@ -139,7 +139,7 @@ class Listings:
                 self._current = listing
         if self._current is not None or self._waiting:
             self._goes_on = True
-            effects.append(Later(self._go_on))
+            effects.append(CallSoon(self._go_on))
 
         return effects
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Final, TypeAlias, TypeVar
 
-from orderlymq_broker.core.effects import Effect, Later, Now
+from orderlymq_broker.core.effects import CallSoon, Effect, Now
 from orderlymq_broker.core.requestcontext import Context
 
 # Items of one part, at some 1 to 5 us each.
@@ -32,6 +32,6 @@ def walk(context: Context, items: Iterator[T], judge: Judge[T], now: Now) -> lis
     some = list(islice(items, WALK_STEP_MAX))
     effects = judge(some, now)
     if len(some) == WALK_STEP_MAX:
-        effects.append(Later(go_on))
+        effects.append(CallSoon(go_on))
 
     return effects

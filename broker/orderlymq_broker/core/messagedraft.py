@@ -120,7 +120,7 @@ def properties_of(stored: bytes | memoryview) -> Properties:
 
 @final
 @dataclass(slots=True)
-class Draft:
+class MessageDraft:
     """A message without a place; fields as in the stored record.
 
     Life cycle: created, put into another queue by ``wait_in`` if it has to wait, encoded once by ``lay_out``,
@@ -167,7 +167,7 @@ class Draft:
     @classmethod
     def of_stored(
         cls, message: StoredMessage, topic: Topic, queue_id: int, properties: Properties
-    ) -> "Draft":
+    ) -> "MessageDraft":
         """Return a copy of a stored message for another queue, with other properties."""
         return cls(
             topic,
@@ -184,7 +184,7 @@ class Draft:
             body_crc=message.body_crc,
         )
 
-    def wait_in(self, topic: Topic, queue_id: int, code: int) -> "Draft":
+    def wait_in(self, topic: Topic, queue_id: int, code: int) -> "MessageDraft":
         """Store the message in another queue than its real one; return the message."""
         self.waits_in, self.into_queue, self.code = topic, queue_id, code
 
@@ -244,7 +244,7 @@ class Draft:
         )
 
 
-def _stored(draft: Draft, into: Topic, store_host: bytes) -> bytearray:
+def _stored(draft: MessageDraft, into: Topic, store_host: bytes) -> bytearray:
     """Return the stored record with zeros for its place.
 
     The usual case, IPv4 and a short topic, is encoded here directly: with a template it would take a fifth of

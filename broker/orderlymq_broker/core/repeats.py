@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final
 
 from orderlymq_broker.core.capacity import check_backlog
-from orderlymq_broker.core.effects import Effect, Later, Now
+from orderlymq_broker.core.effects import CallSoon, Effect, Now
 from orderlymq_broker.core.requestcontext import Context
 from orderlymq_broker.core.uncommitted import KnownSend, LeaderView, PendingSend
 
@@ -62,7 +62,7 @@ def answer_soon(view: LeaderView, count: int, then: Callable[[], list[Effect]]) 
     """Queue a repeat that has waited, to be answered by *then* after those queued before."""
     view.answering.append((count, then))
 
-    return [Later(partial(_answer_some, view))] if len(view.answering) == 1 else []
+    return [CallSoon(partial(_answer_some, view))] if len(view.answering) == 1 else []
 
 
 def _answer_some(view: LeaderView, _: Now) -> list[Effect]:
@@ -74,6 +74,6 @@ def _answer_some(view: LeaderView, _: Now) -> list[Effect]:
         view.repeats -= count
         effects += then()
     if view.answering:
-        effects.append(Later(partial(_answer_some, view)))
+        effects.append(CallSoon(partial(_answer_some, view)))
 
     return effects

@@ -18,9 +18,9 @@ from orderlymq_broker.doctor.log import (
     reading_copy,
 )
 from orderlymq_broker.state.broker import BrokerState
-from orderlymq_broker.state.machine import KEYS_MAX
 from orderlymq_broker.state.records import Append, decode_records
 from orderlymq_broker.state.schedule.timers import read_timers
+from orderlymq_broker.state.statemachine import KEYS_MAX
 from orderlymq_broker.state.tables import read_as
 from orderlymq_broker.state.topics.rows import FloorRow
 from orderlymq_broker.state.topics.topics import Topic

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from orderlymq_broker.core.capacity import BUSY
-from orderlymq_broker.core.effects import Effect, Later, Now, Propose, Refusal
+from orderlymq_broker.core.effects import CallSoon, Effect, Now, Propose, Refusal
 from orderlymq_broker.core.requestcontext import Context, answer
 from orderlymq_broker.core.uncommitted import Creation, LeaderView, Waiter
 from orderlymq_broker.state.records import Outcome, Record
@@ -93,4 +93,4 @@ class Creations:
             return effects
         view.creating[names] = waiting
 
-        return [*effects, Later(partial(self._end_some, names, view, end))]
+        return [*effects, CallSoon(partial(self._end_some, names, view, end))]

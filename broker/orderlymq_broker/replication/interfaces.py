@@ -96,7 +96,7 @@ class LogWriter(Protocol):
 
 
 class Applier(Protocol):
-    """The state machine, `Machine`: committed entries go in, in order."""
+    """The state machine, `StateMachine`: committed entries go in, in order."""
 
     state: BrokerState
 

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final, assert_never
 
-from orderlymq_broker.core.effects import Caller, Close, Effect, Later, Now, Propose, Send
+from orderlymq_broker.core.effects import Caller, CallSoon, Close, Effect, Now, Propose, Send
 from orderlymq_broker.core.requestcontext import RequestRefused
 from orderlymq_broker.replication.diskstall import STALL_ELECTIONS, WriteWatch
 from orderlymq_broker.replication.interfaces import LoopFigures, LoopLimits, LoopPorts, ReplicaParts
@@ -150,7 +150,7 @@ class ReplicationLoop:
                         self._wake()
                 case Close(connection, reason):
                     self._ports.clients.close(connection, reason)
-                case Later(step):
+                case CallSoon(step):
                     self._ports.call_soon(partial(self._go_on, step))
                 case _:
                     assert_never(effect)

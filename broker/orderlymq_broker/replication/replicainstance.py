@@ -30,8 +30,8 @@ from orderlymq_broker.replication.recovery import Recovery
 from orderlymq_broker.replication.writer import WriterEvents, WriterThread
 from orderlymq_broker.settings import BrokerSettings, RaftSettings
 from orderlymq_broker.state.broker import BrokerState
-from orderlymq_broker.state.machine import Machine
 from orderlymq_broker.state.records import Append, decode_records
+from orderlymq_broker.state.statemachine import StateMachine
 from orderlymq_broker.state.topics.queues import Queue
 from orderlymq_broker.store.consumequeue import read_entries, read_messages
 from orderlymq_broker.store.entry import split_entry
@@ -79,7 +79,7 @@ class Instance:
         bootstrap(settings, store, self.log)
         self.state = BrokerState(store)
         refuse_lost_end(self.log, self.state, store)
-        self.machine = Machine(self.state)
+        self.machine = StateMachine(self.state)
         self.core = BrokerCore(settings, self.state, store)
         loop = asyncio.get_running_loop()
         self._timers: list[asyncio.TimerHandle] = []

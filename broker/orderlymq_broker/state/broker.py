@@ -2,7 +2,7 @@
 The state of a broker: all tables of one raft group, and the index up to which the log is applied to them.
 
 The rules: the state equals the content of the store after the last applied entry, so a restarted replica loads it from
-there. Only ``machine.py`` changes it. Replicas that have applied the same entries have the same digest.
+there. Only ``statemachine.py`` changes it. Replicas that have applied the same entries have the same digest.
 """
 
 from hashlib import blake2b
@@ -42,7 +42,7 @@ RESTORED_ROW: Final = "restored"
 class BrokerState:
     """The complete replicated state of a broker, which survives its leader.
 
-    Life cycle: read from a store (empty for a new one), then changed only by ``Machine``.
+    Life cycle: read from a store (empty for a new one), then changed only by ``StateMachine``.
 
     Attributes:
         restored_ms: the wall time when it was restored from a backup, otherwise 0. It may differ between replicas,

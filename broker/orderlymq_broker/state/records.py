@@ -1,11 +1,11 @@
 """
 Records of the raft log: one small struct per kind of change, and the outcomes of applying them.
 
-The rules: a record contains everything that ``machine.py`` needs, so that applying it is the same on every replica.
+The rules: a record contains everything that ``statemachine.py`` needs, so that applying it is the same on every replica.
 Times are fields that the leader wrote. Names are never reused with another meaning. On the wire a record is a msgpack
 array that begins with its tag. New fields go to the end and have a default, so that an old log stays readable. A
 replica of a former release silently drops a field that it does not know, for good. Therefore a leader writes a value
-other than the default only once all replicas know the field. Next step: ``machine.py``.
+other than the default only once all replicas know the field. Next step: ``statemachine.py``.
 """
 
 from collections.abc import Sequence

@@ -19,7 +19,7 @@ from orderlymq_broker.core.entrybuilder import (
     in_pieces,
     next_group,
 )
-from orderlymq_broker.core.messagedraft import Draft, Properties
+from orderlymq_broker.core.messagedraft import MessageDraft, Properties
 from orderlymq_broker.replication.transport.frames import FRAME_SIZE_MAX
 from orderlymq_broker.state.records import (
     Append,
@@ -57,8 +57,8 @@ def refused(shell: Shell) -> int:
     return shell.core.context.counters["proposals_refused"]
 
 
-def message(topic: Topic, queue: Any = 0, body: bytes = b"x", properties: str = "") -> Draft:
-    return Draft(topic, queue, body, Properties(properties), 0, 0, 1, HOST)
+def message(topic: Topic, queue: Any = 0, body: bytes = b"x", properties: str = "") -> MessageDraft:
+    return MessageDraft(topic, queue, body, Properties(properties), 0, 0, 1, HOST)
 
 
 # -- what a record may hold -----------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from orderlymq_broker.core import listings
-from orderlymq_broker.core.effects import Caller, Effect, Later, Now, Propose, Refusal
+from orderlymq_broker.core.effects import Caller, CallSoon, Effect, Now, Propose, Refusal
 from orderlymq_broker.core.listings import (
     BODY_SIZE_MAX,
     SHORT_WORK_MAX,
@@ -38,7 +38,9 @@ def played(effects: list[Effect]) -> int:
     """Run all steps that the effects ask for; return how many there were."""
     steps = 0
     while effects:
-        effects = [more for each in effects if isinstance(each, Later) for more in each.step(NOW)]
+        effects = [
+            more for each in effects if isinstance(each, CallSoon) for more in each.step(NOW)
+        ]
         steps += 1
     return steps
 

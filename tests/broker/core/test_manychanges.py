@@ -23,7 +23,7 @@ from orderlymq_broker.state.lanes.lanerecords import (
     LanesReturned,
     QueueFetch,
     Report,
-    Said,
+    ReportKind,
 )
 from orderlymq_broker.state.records import (
     Commit,
@@ -79,7 +79,7 @@ def test_settling_goes_over_nothing_but_what_is_settled() -> None:
 
 
 MANY = ENTRY_CHANGES_USUAL // 4
-REPORTED = LanesReported("g", "t", "c", (Report(0, 1, 2, Said.DONE),) * MANY)
+REPORTED = LanesReported("g", "t", "c", (Report(0, 1, 2, ReportKind.DONE),) * MANY)
 FOUND = QueueFetch(0, 0, MANY, (HandOut(1, 1),) * (MANY // 2), (Found("", (0,), 1),) * (MANY // 2))
 BEGUN = tuple(QueueFetch(number, 0, 0, begins=True) for number in range(MANY))
 

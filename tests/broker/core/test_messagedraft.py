@@ -8,7 +8,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from orderlymq_broker.core.entrybuilder import EntryBuilder
-from orderlymq_broker.core.messagedraft import APPEND_SIZE, Draft, Properties, properties_of
+from orderlymq_broker.core.messagedraft import APPEND_SIZE, MessageDraft, Properties, properties_of
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.records import Append, TopicSet
 from orderlymq_broker.state.topics.topics import Topic
@@ -39,12 +39,12 @@ TEXTS = st.lists(
 
 def draft(
     *, name: str = "orders", properties: str = "", flag: int = 0, body_crc: int = -1
-) -> Draft:
+) -> MessageDraft:
     topic = Topic(3, TopicSet(name, 4, 4))
-    return Draft(topic, 2, BODY, Properties(properties), flag, 0, 1, BORN, body_crc=body_crc)
+    return MessageDraft(topic, 2, BODY, Properties(properties), flag, 0, 1, BORN, body_crc=body_crc)
 
 
-def laid_out(message: Draft) -> bytes:
+def laid_out(message: MessageDraft) -> bytes:
     message.lay_out(OWN)
     return bytes(message.stored)
 
@@ -135,7 +135,7 @@ def test_a_copy_of_a_stored_message_is_the_message(flag: int, tags: str, to: boo
     original = decode_record(bytes(first.stored))
     other = Topic(4, TopicSet("later", 1, 1))
 
-    copy = Draft.of_stored(original, first.topic, 2, Properties(properties))
+    copy = MessageDraft.of_stored(original, first.topic, 2, Properties(properties))
     if to:
         copy.wait_in(other, 0, 9)
     copy.lay_out(pack_host("198.51.100.1", 1))
@@ -161,7 +161,7 @@ def test_a_copy_of_a_message_without_a_unique_key_has_none() -> None:
     original = decode_record(laid_out(draft()))
 
     keys = [
-        Draft.of_stored(original, topic, 1, Properties(properties)).unique_key
+        MessageDraft.of_stored(original, topic, 1, Properties(properties)).unique_key
         for properties in ("", "UNIQ_KEY\x01A1\x02")
     ]
 

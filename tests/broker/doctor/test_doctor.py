@@ -17,7 +17,6 @@ from click.testing import CliRunner
 from orderlymq_broker.doctor.command import doctor
 from orderlymq_broker.doctor.state import examine
 from orderlymq_broker.state.broker import BrokerState
-from orderlymq_broker.state.machine import Machine
 from orderlymq_broker.state.records import (
     Append,
     Commit,
@@ -29,6 +28,7 @@ from orderlymq_broker.state.records import (
     TopicSet,
     encode_records,
 )
+from orderlymq_broker.state.statemachine import StateMachine
 from orderlymq_broker.store import layout
 from orderlymq_broker.store.entry import encode_entry, split_entry
 from orderlymq_broker.store.kv import Batch, Family
@@ -54,7 +54,7 @@ class Writer:
         self.store = self.replica.store
         self.log = RaftLogStore(self.store, 1 << 20)
         self.state = BrokerState(self.store)
-        self.machine = Machine(self.state)
+        self.machine = StateMachine(self.state)
 
     def enter(self, records: list[Record], messages: list[bytes], *, apply: bool = True) -> None:
         batch = Batch()

@@ -12,13 +12,13 @@ from typing import Any
 
 import msgspec
 
-from orderlymq_broker.core.effects import Caller, Close, Effect, Later, Now, Propose, Send
+from orderlymq_broker.core.effects import Caller, CallSoon, Close, Effect, Now, Propose, Send
 from orderlymq_broker.processors.dispatch import BrokerCore
 from orderlymq_broker.settings import Address, BrokerSettings
 from orderlymq_broker.state.broker import BrokerState
-from orderlymq_broker.state.machine import Machine
 from orderlymq_broker.state.records import Outcome, Record, decode_records
 from orderlymq_broker.state.restoration import fence
+from orderlymq_broker.state.statemachine import StateMachine
 from orderlymq_broker.state.tables import TableWrites
 from orderlymq_broker.store.entry import split_entry
 from orderlymq_broker.store.kv import Batch, Family
@@ -58,7 +58,7 @@ class Shell:
         self.settings = options or settings()
         self.store = store or MemoryStore()
         self.state = BrokerState(self.store)
-        self.machine = Machine(self.state)
+        self.machine = StateMachine(self.state)
         self.core = BrokerCore(self.settings, self.state, self.store)
         self._wall_ms = START_MS
         self.monotonic_ms = 5_000
@@ -66,7 +66,7 @@ class Shell:
         self.term = 0
         self.log: list[bytes] = []
         self.pending: list[Propose] = []
-        self.later: list[Later] = []
+        self.later: list[CallSoon] = []
         self.proposals: list[Propose] = []
         self.sent: list[Send] = []
         self.closed: list[Close] = []
@@ -219,7 +219,7 @@ class Shell:
                         self._answers[effect.command.opaque].append(effect.command)
                 case Close():
                     self.closed.append(effect)
-                case Later():
+                case CallSoon():
                     self.later.append(effect)
                 case Propose():
                     refusal = self.core.context.entries.admit(effect)

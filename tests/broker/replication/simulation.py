@@ -20,8 +20,8 @@ from orderlymq_broker.replication.recovery import Recovery
 from orderlymq_broker.replication.writer import Done
 from orderlymq_broker.settings import Address, BrokerSettings
 from orderlymq_broker.state.broker import BrokerState
-from orderlymq_broker.state.machine import Machine
 from orderlymq_broker.state.records import Outcome, TopicSet
+from orderlymq_broker.state.statemachine import StateMachine
 from orderlymq_broker.store.kv import Batch, StoreError, WriteTicket
 from orderlymq_broker.store.raftlog import RaftLogStore
 from orderlymq_protocol.frame.command import RemotingCommand
@@ -109,7 +109,7 @@ class Replica:
             random_below=group.dice(node),
         )
         self.disk = Disk(store, group.call_soon)
-        parts = ReplicaParts(self.node, self.log, store, Machine(self.state), self.core)
+        parts = ReplicaParts(self.node, self.log, store, StateMachine(self.state), self.core)
         ports = LoopPorts(
             self.disk, self, self, self, self.clock, group.call_soon, group.call_later
         )

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from orderlymq_broker.core.effects import Effect, Later, Now, Propose
+from orderlymq_broker.core.effects import CallSoon, Effect, Now, Propose
 from orderlymq_broker.core.entrybuilder import ENTRY_CHANGES_USUAL
 from orderlymq_broker.replication.groupcommit import LINGER_COUNT_MAX
 from orderlymq_broker.state.records import TopicSet
@@ -481,7 +481,7 @@ def test_a_follower_that_catches_up_ends_its_turn_behind_each_share(group: Simul
 
 
 def test_a_step_that_was_put_off_waits_for_the_next_iteration(group: SimulatedGroup) -> None:
-    """Law: a step that was put off (Later) runs once, in the next iteration, with its effects."""
+    """Law: a step that was put off (`CallSoon`) runs once, in the next iteration, with its effects."""
     leader = group.elect()
     proposal = Proposal("later")
     steps: list[Now] = []
@@ -490,7 +490,7 @@ def test_a_step_that_was_put_off_waits_for_the_next_iteration(group: SimulatedGr
         steps.append(now)
         return [proposal.effect]
 
-    leader.loop.submit([Later(step)])
+    leader.loop.submit([CallSoon(step)])
     assert steps == []
     group.run()
 

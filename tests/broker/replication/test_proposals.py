@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from orderlymq_broker.core.effects import Effect, Propose, Refusal
-from orderlymq_broker.core.messagedraft import Draft, Properties
+from orderlymq_broker.core.messagedraft import MessageDraft, Properties
 from orderlymq_broker.replication.proposals import Committed, PendingProposals, WaitingProposals
 from orderlymq_broker.state.records import TopicSet
 from orderlymq_protocol.message.record import pack_host
@@ -64,7 +64,7 @@ def test_copies_that_do_not_follow_are_refused_alone() -> None:
     told: list[str] = []
 
     def copy(offset: int) -> Propose:
-        draft = Draft(topic, 0, b"x", Properties(""), 0, 0, 1, pack_host("192.0.2.7", 4711))
+        draft = MessageDraft(topic, 0, b"x", Properties(""), 0, 0, 1, pack_host("192.0.2.7", 4711))
 
         def applied(*_: object) -> list[Effect]:
             told.append(f"{offset} stored")

@@ -6,7 +6,7 @@ import pytest
 
 from orderlymq_broker.core.effects import Effect, Now, Propose, Refusal
 from orderlymq_broker.core.entrybuilder import Built
-from orderlymq_broker.core.messagedraft import Draft, Properties
+from orderlymq_broker.core.messagedraft import MessageDraft, Properties
 from orderlymq_broker.state.records import Append as MessageAppended
 from orderlymq_broker.state.records import MemberSeen, Outcome, TopicSet
 from orderlymq_protocol.message.record import pack_host
@@ -95,7 +95,7 @@ def test_sends_keep_their_order_when_the_log_refuses_an_entry(
 
     def submit(body: bytes) -> None:
         topic = leader.state.topics.by_name["orders"]
-        draft = Draft(topic, 0, body, Properties(""), 0, 0, 1, pack_host("192.0.2.7", 4711))
+        draft = MessageDraft(topic, 0, body, Properties(""), 0, 0, 1, pack_host("192.0.2.7", 4711))
 
         def applied(outcomes: Sequence[Outcome], _: Now) -> list[Effect]:
             (record,) = outcomes

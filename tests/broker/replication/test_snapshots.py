@@ -28,7 +28,7 @@ from orderlymq_broker.replication.transport.server import Transport
 from orderlymq_broker.server.status import replica_reports
 from orderlymq_broker.settings import Address
 from orderlymq_broker.state.broker import BrokerState
-from orderlymq_broker.state.machine import Machine
+from orderlymq_broker.state.statemachine import StateMachine
 from orderlymq_broker.store.kv import Batch, Family, StoreError
 from orderlymq_broker.store.options import MEMTABLES_SIZE_MAX
 from orderlymq_broker.store.raftlog import RaftLogStore
@@ -80,7 +80,7 @@ class Sending:
     def __init__(self, directory: Path, payload: bytes) -> None:
         self.store = RocksStore(directory / "store", create=True)
         log = RaftLogStore(self.store, 1 << 20)
-        machine = Machine(BrokerState(self.store))
+        machine = StateMachine(BrokerState(self.store))
         batch = Batch()
         log.set_membership(batch, MEMBERS)
         log.append(batch, [Entry(Term(1), Index(1), b"", EntryKind.NOOP)], HardState(Term(1)))

@@ -16,8 +16,8 @@ from orderlymq_broker.server.registration import (
 from orderlymq_broker.server.restoredgroups import RestoredGroups, note_groups
 from orderlymq_broker.settings import Address, BrokerSettings
 from orderlymq_broker.state.broker import BrokerState
-from orderlymq_broker.state.machine import Machine
 from orderlymq_broker.state.records import Record, TopicDeleted, TopicSet, encode_records
+from orderlymq_broker.state.statemachine import StateMachine
 from orderlymq_broker.store.entry import encode_entry, split_entry
 from orderlymq_broker.store.kv import Batch
 from orderlymq_nameserver.app import NameServer
@@ -51,7 +51,7 @@ class Topics:
 
     def __init__(self) -> None:
         self.state = BrokerState(MemoryStore())
-        self._machine = Machine(self.state)
+        self._machine = StateMachine(self.state)
 
     def create(self, name: str, queues: int) -> None:
         self.change(TopicSet(name, read_queues=queues, write_queues=queues, order=True))

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from orderlymq_broker.state.broker import BrokerState
-from orderlymq_broker.state.machine import Machine
 from orderlymq_broker.state.records import Append, Outcome, Record, encode_records
+from orderlymq_broker.state.statemachine import StateMachine
 from orderlymq_broker.store.entry import encode_entry, split_entry
 from orderlymq_broker.store.kv import Batch, Family
 from orderlymq_broker.store.layout import message_key
@@ -45,7 +45,7 @@ class Replica:
     def __init__(self, store: MemoryStore | None = None) -> None:
         self.store = store or MemoryStore()
         self.state = BrokerState(self.store)
-        self.machine = Machine(self.state)
+        self.machine = StateMachine(self.state)
 
     def apply(self, data: bytes) -> list[Outcome]:
         """Apply an encoded entry."""

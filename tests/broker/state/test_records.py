@@ -32,7 +32,7 @@ from orderlymq_broker.state.lanes.lanerecords import (
     LanesReturned,
     QueueFetch,
     Report,
-    Said,
+    ReportKind,
 )
 from orderlymq_broker.state.records import (
     Append,
@@ -107,7 +107,7 @@ EXAMPLES: list[Record] = [
         30_000,
         (QueueFetch(0, 1, 5, (HandOut(7, 1, (2, 3), 9, 1, 2),), (Found("k", (4,), 1),), True),),
     ),
-    LanesReported("g", "t", "c", (Report(0, 7, 8, Said.RETRY, 4, 99, 5, reason="no"),)),
+    LanesReported("g", "t", "c", (Report(0, 7, 8, ReportKind.RETRY, 4, 99, 5, reason="no"),)),
     LanesExpired("g", (LaneRef("t", 0, 7, 8),)),
     LanesReturned("g", "c"),
     LaneFreed("g", "t", "k", True, 0, 7),

@@ -5,7 +5,7 @@ import msgspec
 from orderlymq_broker.state.admin.accessrecords import AccountSet
 from orderlymq_broker.state.groups.lockrecords import LocksGranted, LocksReleased, LocksRequested
 from orderlymq_broker.state.lanes.lane import LaneState
-from orderlymq_broker.state.lanes.lanerecords import Said
+from orderlymq_broker.state.lanes.lanerecords import ReportKind
 from orderlymq_broker.state.records import (
     AssignmentSet,
     Commit,
@@ -82,7 +82,7 @@ def test_lanes_in_hand_are_handed_out_again_under_numbers_of_their_own() -> None
     world.replica = restored(world.replica)
 
     ready = [world.lane(key).state for key in "xy"]
-    stale = [world.say("a", Said.DONE, each, each.offsets[-1]) for each in old]
+    stale = [world.say("a", ReportKind.DONE, each, each.offsets[-1]) for each in old]
     world.replica.take(MemberSeen("g", "a", "h:1"))
     new = world.fetch()
 

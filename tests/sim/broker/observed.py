@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 from orderlymq_broker.replication.compaction import Compaction
 from orderlymq_broker.state.broker import BrokerState
-from orderlymq_broker.state.machine import Machine
 from orderlymq_broker.state.records import Outcome
+from orderlymq_broker.state.statemachine import StateMachine
 from orderlymq_broker.store.entry import EntryParts
 from orderlymq_broker.store.kv import Batch
 from orderlymq_broker.store.raftlog import RaftLogStore
@@ -59,7 +59,7 @@ class ObservedMachine:
 
     def __init__(self, state: BrokerState, replica: "Replica") -> None:
         self.state = state
-        self._machine = Machine(state)
+        self._machine = StateMachine(state)
         self._replica = replica
 
     @property

@@ -16,7 +16,7 @@ from orderlymq_broker.processors.topics.retention import RetentionService
 from orderlymq_broker.processors.transactions import halves as transacting
 from orderlymq_broker.processors.transactions.halves import TransactionProcessor
 from orderlymq_broker.replication.groupclock import GroupClock
-from orderlymq_broker.state.machine import Machine
+from orderlymq_broker.state.statemachine import StateMachine
 from orderlymq_broker.state.topics import expansionphases
 from orderlymq_broker.state.transactions.halves import TransactionTable
 from orderlymq_broker.store.kv import Family
@@ -177,7 +177,7 @@ def _switch_early(bed: Bed) -> None:
 )
 def _obey_all(bed: Bed) -> None:
     bed.put(operators, "_greatest", lambda context: context.state.operator_token)
-    bed.put(Machine, "_stale", lambda self, token: None)
+    bed.put(StateMachine, "_stale", lambda self, token: None)
 
 
 @DISKS.defect(

@@ -15,7 +15,7 @@ from orderlymq_broker.state.lanes.lanerecords import (
     LanesGranted,
     LanesMoved,
     LanesReported,
-    Said,
+    ReportKind,
 )
 from orderlymq_broker.state.records import Outcome, Record, TopicDeleted
 
@@ -89,7 +89,7 @@ class PickLaws:
             )
 
     def _reported(self, record: LanesReported, outcome: LanesMoved) -> None:
-        said = {(each.queue_id, each.attempt): each.said for each in record.reports}
+        said = {(each.queue_id, each.attempt): each.kind for each in record.reports}
         for _, topic, queue_id, _, attempt in outcome.ended:
             life = self._queues[topic, queue_id]
             self._laws.ensure(
@@ -97,7 +97,7 @@ class PickLaws:
                 "lives",
                 f"attempt {attempt} of queue {queue_id} of {topic} ends, it is of a former life",
             )
-            if said[queue_id, attempt] == Said.DONE:
+            if said[queue_id, attempt] == ReportKind.DONE:
                 life.finished.update(life.attempts[attempt])
 
     def compare(self, replica: "Replica") -> None:

@@ -17,7 +17,7 @@ from typing import Final
 from orderlymq_broker.core.bodylimits import ANSWER_SIZE_MAX
 from orderlymq_broker.core.brokertoclient import TOOLS, ClientCalls, Silence
 from orderlymq_broker.core.clientsessions import Session
-from orderlymq_broker.core.effects import Caller, Effect, Later, Now, Send
+from orderlymq_broker.core.effects import Caller, CallSoon, Effect, Now, Send
 from orderlymq_broker.core.listings import Rows, table
 from orderlymq_broker.core.requestcontext import (
     Context,
@@ -187,7 +187,7 @@ class OffsetAdministration:
             request,
             caller,
             ((text, _ROW_WORK * work) for text, work in rows),
-            then=lambda body: [Later(partial(self._store, reset, body))],
+            then=lambda body: [CallSoon(partial(self._store, reset, body))],
         )
 
     def _topic_to_reset(self, header: ResetOffsetHeader) -> Topic:

@@ -18,7 +18,7 @@ from itertools import islice
 from sys import getsizeof
 from typing import Final, TypeVar
 
-from orderlymq_broker.core.effects import Caller, Effect, Later, Now
+from orderlymq_broker.core.effects import Caller, CallSoon, Effect, Now
 from orderlymq_broker.core.requestcontext import (
     Context,
     CreateFirst,
@@ -291,7 +291,7 @@ class PullProcessor:
         for held in list(islice(pulls.values(), FORGOTTEN_MAX)):
             self._forget(held)
 
-        return [Later(lambda _: self.close(connection))] if pulls else []
+        return [CallSoon(lambda _: self.close(connection))] if pulls else []
 
     def release_all(self, reason: str = "LEADER_CHANGED") -> list[Effect]:
         """Tell every waiting consumer to pull again immediately; its new pull is checked from the start."""
@@ -469,7 +469,7 @@ class PullProcessor:
                 self._due.popleft()
         if self._due:
             self._goes_on = True
-            effects.append(Later(self._go_on))
+            effects.append(CallSoon(self._go_on))
 
         return effects
 

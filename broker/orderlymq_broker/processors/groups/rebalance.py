@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from orderlymq_broker.core.effects import Effect, Later, Now, Send
+from orderlymq_broker.core.effects import CallSoon, Effect, Now, Send
 from orderlymq_broker.core.longwalks import walk
 from orderlymq_broker.core.requestcontext import Context
 from orderlymq_broker.state.groups.locks import Lock
@@ -96,7 +96,7 @@ class RebalanceNotifier:
         some = list(islice(notices, NOTICES_MAX))
         effects: list[Effect] = [each for each in some if each is not None]
         if len(some) == NOTICES_MAX:
-            effects.append(Later(lambda _: self._in_turns(notices)))
+            effects.append(CallSoon(lambda _: self._in_turns(notices)))
 
         return effects
 

@@ -13,7 +13,7 @@ from typing import Final
 from orderlymq_broker.core.capacity import waiting_end
 from orderlymq_broker.core.effects import Effect, Now, Propose, Refusal
 from orderlymq_broker.core.longwalks import WALK_STEP_MAX
-from orderlymq_broker.core.messagedraft import Draft
+from orderlymq_broker.core.messagedraft import MessageDraft
 from orderlymq_broker.core.requestcontext import Context, CreateFirst, RequestRefused
 from orderlymq_broker.processors.lanes.scan import messages_at, physical_at
 from orderlymq_broker.processors.schedule.deadletters import target_topic
@@ -63,7 +63,7 @@ class DeadLetterService:
                 # A later tick stores the letter, into the topic that exists by then.
                 return [*effects, Propose(first.records)]
             effects.append(letter)
-            size += sum(len(each.body) for each in letter.records if type(each) is Draft)
+            size += sum(len(each.body) for each in letter.records if type(each) is MessageDraft)
             if size >= SIZE_MAX:
                 break
 
@@ -105,7 +105,7 @@ class DeadLetterService:
         context = self._context
         group, name, queue_id = queue.place
         target = target_topic(context, dlq_topic(group))
-        records: list[Record | Draft] = []
+        records: list[Record | MessageDraft] = []
         topic = context.state.topics.by_name[name]
         (stored,) = messages_at(context.reader, topic.queue(queue_id), (lane.first,))
         if stored is not None:

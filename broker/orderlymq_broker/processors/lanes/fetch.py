@@ -16,7 +16,7 @@ from typing import Final
 
 from orderlymq_broker.core.capacity import BUSY, check_backlog
 from orderlymq_broker.core.deadlines import DeadlineQueue
-from orderlymq_broker.core.effects import Caller, Effect, Later, Now, Propose, Refusal
+from orderlymq_broker.core.effects import Caller, CallSoon, Effect, Now, Propose, Refusal
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, unanswered
 from orderlymq_broker.processors.fetch.checks import check_broker, readable_topic
 from orderlymq_broker.processors.fetch.filter import registered_filter
@@ -203,7 +203,7 @@ class LaneFetcher:
             effect for each in waiting[:SERVED_COUNT_MAX] for effect in self._end(each, reason)
         ]
         if rest := waiting[SERVED_COUNT_MAX:]:
-            effects.append(Later(lambda _: self._end_each(rest, reason)))
+            effects.append(CallSoon(lambda _: self._end_each(rest, reason)))
 
         return effects
 
@@ -227,7 +227,7 @@ class LaneFetcher:
             effects += self.pump(pair, now, count)
         if self._room < PLANNED_MAX and not self._goes_on:
             self._goes_on = True
-            effects.append(Later(self._next_turn))
+            effects.append(CallSoon(self._next_turn))
 
         return effects
 

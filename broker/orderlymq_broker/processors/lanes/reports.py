@@ -23,7 +23,7 @@ from orderlymq_broker.state.lanes.lanerecords import (
     LanesMoved,
     LanesReported,
     Report,
-    Said,
+    ReportKind,
 )
 from orderlymq_broker.state.records import GroupSet, Outcome
 from orderlymq_protocol.body import lanes as wire
@@ -31,11 +31,11 @@ from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.header.lanes import CompleteLanesHeader
 
-_SAID: Final[Mapping[str, Said]] = {
-    wire.DONE: Said.DONE,
-    wire.RENEW: Said.RENEW,
-    wire.RETRY: Said.RETRY,
-    wire.RELEASE: Said.RELEASE,
+_KINDS: Final[Mapping[str, ReportKind]] = {
+    wire.DONE: ReportKind.DONE,
+    wire.RENEW: ReportKind.RENEW,
+    wire.RETRY: ReportKind.RETRY,
+    wire.RELEASE: ReportKind.RELEASE,
 }
 _ENDING: Final = "the lease had expired before the renewal arrived"
 _COUNTED: Final[Mapping[str, str]] = {
@@ -85,9 +85,9 @@ class LaneReporter:
         def applied(outcomes: Sequence[Outcome], _: Now) -> list[Effect]:
             outcome = outcomes[0]
             assert isinstance(outcome, LanesMoved), outcome
-            said = iter(outcome.answers)
+            judged = iter(outcome.answers)
             answers = [
-                known[place] if place in known else next(said) for place in range(len(reports))
+                known[place] if place in known else next(judged) for place in range(len(reports))
             ]
             for each in outcome.answers:
                 if each.verdict in _COUNTED:
@@ -119,9 +119,9 @@ class LaneReporter:
     def _record(
         self, group: str, topic: str, report: wire.LaneReport, config: GroupSet, now: Now
     ) -> Report:
-        said = _SAID[report.result]
-        if said != Said.RETRY:
-            return Report(report.queue_id, report.lane, report.attempt, said, report.offset)
+        kind = _KINDS[report.result]
+        if kind != ReportKind.RETRY:
+            return Report(report.queue_id, report.lane, report.attempt, kind, report.offset)
         queue = self._context.state.lanes.queues_of(group, topic).get(report.queue_id)
         lane = None if queue is None else queue.lanes.get(report.lane)
         # If messages before the failed one are done now, the failed one is not the message that failed before.
@@ -137,7 +137,7 @@ class LaneReporter:
             report.queue_id,
             report.lane,
             report.attempt,
-            said,
+            kind,
             report.offset,
             now.wall_ms + delay_ms,
             maximum,
@@ -158,7 +158,7 @@ def _check(reports: Sequence[wire.LaneReport]) -> None:
             f"{len(reports)} lanes in one request are too many; send at most {wire.LANES_MAX}",
         )
     for report in reports:
-        if report.result not in _SAID:
+        if report.result not in _KINDS:
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
                 f"result {report.result[:32]!r} is not one of {', '.join(wire.RESULTS)}",

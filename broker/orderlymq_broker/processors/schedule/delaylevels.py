@@ -15,7 +15,7 @@ from typing import Final
 
 from orderlymq_broker.core.capacity import waiting_end
 from orderlymq_broker.core.effects import Effect, Now, Propose, Refusal
-from orderlymq_broker.core.messagedraft import Draft, properties_of
+from orderlymq_broker.core.messagedraft import MessageDraft, properties_of
 from orderlymq_broker.core.requestcontext import Context
 from orderlymq_broker.processors.schedule.delays import real_queue
 from orderlymq_broker.state.records import DelayProgress, Outcome, Record
@@ -133,7 +133,7 @@ class DelayService:
             return []
         self._served = queue.queue_id
         counters, handing_on = self._context.counters, self._context.view.handing_on
-        records: list[Record | Draft] = []
+        records: list[Record | MessageDraft] = []
         drafts = handed_on(self._context, [entry.physical for entry in due])
         if not drafts:
             return []
@@ -211,12 +211,12 @@ def count_within(context: Context, topic: str, offsets: Sequence[int]) -> int:
     return len(offsets)
 
 
-def handed_on(context: Context, places: Sequence[int]) -> list[Draft | None]:
+def handed_on(context: Context, places: Sequence[int]) -> list[MessageDraft | None]:
     """Return the messages at these physical offsets in the form for their target topics, None for those that are gone.
 
     The list ends before the first message whose topic may lose queues by a proposed change, until that is applied.
     """
-    drafts: list[Draft | None] = []
+    drafts: list[MessageDraft | None] = []
     for stored in read_messages(context.reader, [message_key(each) for each in places]):
         draft = _released(context, stored)
         if draft is not None and draft.topic.name in context.view.fencing:
@@ -226,7 +226,7 @@ def handed_on(context: Context, places: Sequence[int]) -> list[Draft | None]:
     return drafts
 
 
-def _released(context: Context, stored: bytes | None) -> Draft | None:
+def _released(context: Context, stored: bytes | None) -> MessageDraft | None:
     """Return a message that has waited in the form for its own topic, or None if message or topic is gone."""
     if stored is None:
         return None
@@ -236,4 +236,4 @@ def _released(context: Context, stored: bytes | None) -> Draft | None:
     if topic is None:
         return None
 
-    return Draft.of_stored(message, topic, real_queue(topic, properties), properties)
+    return MessageDraft.of_stored(message, topic, real_queue(topic, properties), properties)

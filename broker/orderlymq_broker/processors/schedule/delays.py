@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from orderlymq_broker.core.messagedraft import Draft, Properties
+from orderlymq_broker.core.messagedraft import MessageDraft, Properties
 from orderlymq_broker.core.requestcontext import Context, RequestRefused
 from orderlymq_broker.state.topics.topics import Topic
 from orderlymq_protocol.codes import ResponseCode
@@ -160,7 +160,7 @@ def wait_of(context: Context, properties: Properties, wall_ms: int) -> Wait:
     return timer_wait(properties, wall_ms, timers.timer_delay_max_ms)
 
 
-def put(context: Context, draft: Draft, wait: Wait) -> Draft:
+def put(context: Context, draft: MessageDraft, wait: Wait) -> MessageDraft:
     """Put a message into the topic in which it waits; a message without a delay stays in its own topic."""
     if wait.level:
         return delay(context, draft, wait.level)
@@ -172,7 +172,7 @@ def put(context: Context, draft: Draft, wait: Wait) -> Draft:
     return draft
 
 
-def delay(context: Context, draft: Draft, level: int) -> Draft:
+def delay(context: Context, draft: MessageDraft, level: int) -> MessageDraft:
     """Put a message into a delay level; a level above the highest counts as the highest."""
     delays = parse_delay_levels(context.settings.timers.delay_levels)
     if level > len(delays):
@@ -185,7 +185,7 @@ def delay(context: Context, draft: Draft, level: int) -> Draft:
     return draft.wait_in(context.state.topics.by_name[SCHEDULE_TOPIC], level - 1, 0)
 
 
-def name_target(draft: Draft) -> None:
+def name_target(draft: MessageDraft) -> None:
     """Name, in the properties of a message that will wait elsewhere, its own topic and queue."""
     draft.properties.add(REAL_TOPIC, draft.topic.name)
     draft.properties.add(REAL_QID, str(draft.queue_id))

@@ -13,7 +13,7 @@ from typing import Final
 
 from orderlymq_broker.core.capacity import check_room, check_writable
 from orderlymq_broker.core.effects import Caller, Effect, Now, Propose, Refusal
-from orderlymq_broker.core.messagedraft import Draft, properties_of
+from orderlymq_broker.core.messagedraft import MessageDraft, properties_of
 from orderlymq_broker.core.repeats import when_known
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, unanswered
 from orderlymq_broker.core.uncommitted import KnownSend, PendingSend, Place, count_down
@@ -104,7 +104,7 @@ class RetryProcessor:
     # -- parts -------------------------------------------------------------------------------------
 
     def _propose(
-        self, draft: Draft, own: bytes, group: str, request: RemotingCommand, caller: Caller
+        self, draft: MessageDraft, own: bytes, group: str, request: RemotingCommand, caller: Caller
     ) -> Propose:
         view = self._context.view
         pending = PendingSend()
@@ -161,7 +161,9 @@ class RetryProcessor:
         return topic
 
 
-def copy_of_failed(context: Context, message: StoredMessage, target: Topic, queue_id: int) -> Draft:
+def copy_of_failed(
+    context: Context, message: StoredMessage, target: Topic, queue_id: int
+) -> MessageDraft:
     """Return the copy of a failed message for a retry or dead-letter topic, with one more try.
 
     Properties of an origin that a sender wrote itself are overwritten; in a message from a topic such as a retry
@@ -184,7 +186,7 @@ def copy_of_failed(context: Context, message: StoredMessage, target: Topic, queu
         ):
             properties.add(name, value)
             size += added
-    draft = Draft.of_stored(message, target, queue_id, properties)
+    draft = MessageDraft.of_stored(message, target, queue_id, properties)
     # A copy from another cluster has its sender's number, which may be any.
     draft.reconsume_times = min(max(0, draft.reconsume_times) + 1, INT32_MAX)
     # A dead letter has the same identity, whichever try it comes from.
@@ -196,14 +198,14 @@ def copy_of_failed(context: Context, message: StoredMessage, target: Topic, queu
     return draft
 
 
-def own_identity(draft: Draft, message: StoredMessage) -> bytes:
+def own_identity(draft: MessageDraft, message: StoredMessage) -> bytes:
     """Return an identity of a failed message's copy that no copy of another message has."""
     origin = draft.properties.by_name.get(ORIGIN_MESSAGE_ID, "")[-_OFFSET_DIGITS:]
 
     return with_origin(draft.identity, origin or f"{message.physical_offset:016X}")
 
 
-def find_copy(context: Context, draft: Draft, own: bytes) -> KnownSend | None:
+def find_copy(context: Context, draft: MessageDraft, own: bytes) -> KnownSend | None:
     """Return the place of an existing copy of a failed message, or None if the copy has to be stored.
 
     A client's own copy does not name its message. So the first copy with a key has the identity of that copy, and

@@ -13,7 +13,7 @@ from typing import Final
 
 from orderlymq_broker.core.capacity import waiting_end
 from orderlymq_broker.core.effects import Effect, Now, Propose, Refusal
-from orderlymq_broker.core.messagedraft import Draft
+from orderlymq_broker.core.messagedraft import MessageDraft
 from orderlymq_broker.core.requestcontext import Context
 from orderlymq_broker.core.uncommitted import LeaderView
 from orderlymq_broker.processors.fetch.read import read_message
@@ -231,7 +231,7 @@ class TimerService:
     def _hand_on(self, due: list[TimerRef], now: Now, first_ms: int) -> list[Effect]:
         context = self._context
         view = context.view
-        records: list[Record | Draft] = []
+        records: list[Record | MessageDraft] = []
         ended = due[: count_within(context, TIMER_TOPIC, [timer.offset for timer in due])]
         drafts = handed_on(context, [timer.physical for timer in ended])
         if not drafts:

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
 from orderlymq_broker.core.capacity import BUSY
-from orderlymq_broker.core.effects import Caller, Effect, Later, Now, Propose, Refusal
+from orderlymq_broker.core.effects import Caller, CallSoon, Effect, Now, Propose, Refusal
 from orderlymq_broker.core.entrybuilder import PROPOSAL_SIZE_MAX
-from orderlymq_broker.core.messagedraft import Draft, Properties
+from orderlymq_broker.core.messagedraft import MessageDraft, Properties
 from orderlymq_broker.core.repeats import when_known
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, unanswered
 from orderlymq_broker.core.uncommitted import KnownSend, LeaderView, PendingSend
@@ -54,7 +54,7 @@ Kind: TypeAlias = Literal["single", "half", "dead", "entry"]
 # The source of sends whose order counts: connection, topic id and queue.
 Source: TypeAlias = tuple[int, int, int]
 Read: TypeAlias = Callable[
-    [SendMessageHeader, Topic, Caller, bytes, Properties, Now, Kind], tuple[Draft, Wait]
+    [SendMessageHeader, Topic, Caller, bytes, Properties, Now, Kind], tuple[MessageDraft, Wait]
 ]
 
 
@@ -82,7 +82,7 @@ class _Batch:
     unread: Iterator[BatchEntry]
     common: tuple[Properties, Properties] | None = None
     firsts: list[KnownSend] = field(default_factory=list)
-    fresh: list[Draft] = field(default_factory=list)
+    fresh: list[MessageDraft] = field(default_factory=list)
     own: list[PendingSend] = field(default_factory=list)
     size: int = 0
 
@@ -210,7 +210,7 @@ class BatchProcessor:
                 effects += ended
         if self._room < READ_COUNT_MAX and not self._goes_on:
             self._goes_on = True
-            effects.append(Later(self._go_on))
+            effects.append(CallSoon(self._go_on))
 
         return effects
 
@@ -264,7 +264,7 @@ class BatchProcessor:
 
         return True
 
-    def _draft(self, batch: _Batch, entry: BatchEntry, now: Now) -> Draft:
+    def _draft(self, batch: _Batch, entry: BatchEntry, now: Now) -> MessageDraft:
         """Make a message of an entry."""
         context, header, topic = self._context, batch.header, batch.topic
         if len(batch.firsts) == BATCH_COUNT_MAX:
@@ -280,7 +280,7 @@ class BatchProcessor:
 
         return put(context, draft, wait)
 
-    def _take(self, batch: _Batch, draft: Draft) -> None:
+    def _take(self, batch: _Batch, draft: MessageDraft) -> None:
         """Note the place of a message that is known, or lay out one that is to be stored."""
         context, view, identity = self._context, batch.view, draft.identity
         first = view.first_send(identity, context.state.dedup) if identity else None
@@ -411,7 +411,7 @@ class _Answer:
         """
         self.left -= 1
 
-        return [Later(lambda _: self._fail(refusal))] if self.left else self._fail(refusal)
+        return [CallSoon(lambda _: self._fail(refusal))] if self.left else self._fail(refusal)
 
     def _fail(self, refusal: Refusal | None) -> list[Effect]:
         if self.given:

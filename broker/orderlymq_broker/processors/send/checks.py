@@ -8,7 +8,7 @@ a full disk, ``topics/expansionrequests.py`` those to a topic whose queues chang
 from typing import Final
 
 from orderlymq_broker.core.capacity import FORBIDDEN, check_room, check_writable
-from orderlymq_broker.core.messagedraft import Draft
+from orderlymq_broker.core.messagedraft import MessageDraft
 from orderlymq_broker.core.requestcontext import Context, CreateFirst, RequestRefused, check_name
 from orderlymq_broker.state.records import TopicSet
 from orderlymq_broker.state.topics.topics import Topic
@@ -126,7 +126,7 @@ def check_transactions(context: Context) -> None:
         raise RequestRefused(ResponseCode.NO_PERMISSION, remark)
 
 
-def check_cancelled(context: Context, draft: Draft) -> None:
+def check_cancelled(context: Context, draft: MessageDraft) -> None:
     """Refuse a late try of a cancelled timer message; it would otherwise be delivered despite the cancellation.
 
     Raises:

@@ -16,7 +16,7 @@ from typing import Final
 
 from orderlymq_broker.core.capacity import check_room, check_writable
 from orderlymq_broker.core.effects import Caller, Effect, Now, Propose
-from orderlymq_broker.core.messagedraft import Draft, Properties
+from orderlymq_broker.core.messagedraft import MessageDraft, Properties
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, unanswered
 from orderlymq_broker.processors.send.checks import illegal
 from orderlymq_broker.processors.send.responses import answer_unstored
@@ -46,7 +46,7 @@ class CopyProcessor:
         """Serve 20515: append copies."""
         header = AppendCopiesHeader.from_ext(request.ext)
         topic = self._topic(header)
-        drafts: list[Draft] = []
+        drafts: list[MessageDraft] = []
         first = 0
         for message in iter_records(request.body):
             if not drafts:
@@ -126,7 +126,7 @@ class CopyProcessor:
         if body_crc(message.body) != message.body_crc:
             raise illegal(self._context, f"the body of the copy at offset {offset} is damaged")
 
-    def _draft(self, topic: Topic, message: StoredMessage) -> Draft:
+    def _draft(self, topic: Topic, message: StoredMessage) -> MessageDraft:
         try:
             properties = Properties(message.properties.decode())
         except UnicodeDecodeError as error:
@@ -134,7 +134,7 @@ class CopyProcessor:
                 self._context,
                 f"the properties of the copy at offset {message.queue_offset} are not UTF-8",
             ) from error
-        draft = Draft.of_stored(message, topic, message.queue_id, properties)
+        draft = MessageDraft.of_stored(message, topic, message.queue_id, properties)
         # The store host must be this broker's, because the id of a message leads to the broker that has it.
         draft.store_host = None
         if topic.deduplicated:

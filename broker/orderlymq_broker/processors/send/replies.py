@@ -14,7 +14,7 @@ from typing import Final
 
 from orderlymq_broker.core.brokertoclient import REPLIES, ClientCalls, Silence
 from orderlymq_broker.core.effects import Caller, Effect, Now, Propose
-from orderlymq_broker.core.messagedraft import Draft, Properties
+from orderlymq_broker.core.messagedraft import MessageDraft, Properties
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, unanswered
 from orderlymq_broker.processors.send.sends import SendProcessor
 from orderlymq_broker.state.records import Append, Outcome
@@ -77,7 +77,7 @@ class ReplyProcessor:
         ]
 
     def _push(
-        self, reply: Reply, body: bytes, header: SendMessageHeader, draft: Draft, now: Now
+        self, reply: Reply, body: bytes, header: SendMessageHeader, draft: MessageDraft, now: Now
     ) -> list[Effect]:
         """Send the reply to the client that asked."""
         properties = Properties(header.properties)

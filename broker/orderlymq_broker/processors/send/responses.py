@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from orderlymq_broker.core.effects import Caller, Close, Effect, Refusal
-from orderlymq_broker.core.messagedraft import Draft
+from orderlymq_broker.core.messagedraft import MessageDraft
 from orderlymq_broker.core.requestcontext import Context, answer, answer_lost
 from orderlymq_broker.core.uncommitted import KnownSend, PendingSend, Place
 from orderlymq_broker.processors.fetch.read import read_message
@@ -98,7 +98,7 @@ def unstored(refusal: Refusal | None) -> Refused:
     return Refused(_LOST if refusal is None else refusal.remark)
 
 
-def recall_handle(context: Context, draft: Draft, wait: Wait) -> dict[str, str]:
+def recall_handle(context: Context, draft: MessageDraft, wait: Wait) -> dict[str, str]:
     """Return the handle by which a timer message can be recalled (370); empty for other messages."""
     if not wait.due_ms or wait.cancels or draft.topic.is_retry or not draft.unique_key:
         return {}

@@ -12,7 +12,7 @@ from typing import Final
 
 from orderlymq_broker.core.capacity import check_room
 from orderlymq_broker.core.effects import Caller, Effect, Now, Propose, Refusal
-from orderlymq_broker.core.messagedraft import Draft, Properties
+from orderlymq_broker.core.messagedraft import MessageDraft, Properties
 from orderlymq_broker.core.repeats import when_known
 from orderlymq_broker.core.requestcontext import Context, answer, unanswered
 from orderlymq_broker.core.uncommitted import KnownSend, PendingSend, count_down
@@ -154,7 +154,7 @@ class SendProcessor:
 
     def append_plain(
         self, request: RemotingCommand, caller: Caller, now: Now
-    ) -> tuple[SendMessageHeader, Draft]:
+    ) -> tuple[SendMessageHeader, MessageDraft]:
         """Check a message as ``send`` does and read it; the caller proposes it.
 
         For messages that are neither delayed nor half messages, such as replies.
@@ -217,7 +217,7 @@ class SendProcessor:
         properties: Properties,
         now: Now,
         kind: Kind,
-    ) -> tuple[Draft, Wait]:
+    ) -> tuple[MessageDraft, Wait]:
         """Return a message with everything that later steps need, and its delay.
 
         Raises:
@@ -248,7 +248,7 @@ class SendProcessor:
         if size + added > PROPERTIES_BYTES_MAX:
             raise illegal(context)
         queue_id, unique_key = header.queue_id, said.get(UNIQ_KEY, "")
-        draft = Draft(
+        draft = MessageDraft(
             topic,
             queue_id if queue_id >= 0 or kind == "entry" else context.view.choose_queue(topic),
             body,
@@ -277,7 +277,7 @@ class SendProcessor:
     def _answer_repeat(
         self,
         first: KnownSend,
-        again: Draft,
+        again: MessageDraft,
         request: RemotingCommand,
         caller: Caller,
         *,
@@ -299,7 +299,7 @@ class SendProcessor:
 
     def _propose(
         self,
-        draft: Draft,
+        draft: MessageDraft,
         handle: dict[str, str],
         request: RemotingCommand,
         caller: Caller,

@@ -15,7 +15,7 @@ from typing import Final
 
 from orderlymq_broker.core.capacity import waiting_end
 from orderlymq_broker.core.effects import Caller, Effect, Now, Propose, Refusal, Send
-from orderlymq_broker.core.messagedraft import Draft, Properties, properties_of
+from orderlymq_broker.core.messagedraft import MessageDraft, Properties, properties_of
 from orderlymq_broker.core.requestcontext import Context
 from orderlymq_broker.processors.fetch.read import read_message
 from orderlymq_broker.processors.schedule.delaylevels import SIZE_MAX, count_within
@@ -352,7 +352,7 @@ class CheckService:
 
         The others are due again immediately: each scan reads and proposes no more than the delay levels do.
         """
-        records: list[Record | Draft] = []
+        records: list[Record | MessageDraft] = []
         taken: list[Half] = []
         size = 0
         for half in halves:
@@ -384,13 +384,13 @@ class CheckService:
 
         return [Propose(records, applied, lost)]
 
-    def _copy(self, half: Half, message: StoredMessage) -> Draft:
+    def _copy(self, half: Half, message: StoredMessage) -> MessageDraft:
         """Return the copy of a half message that was given up; it names the offset by which it can be resumed."""
         properties = with_checks(message, half.checks)
         properties.drop(TRAN_PREPARED_QUEUE_OFFSET)
         properties.add(TRAN_PREPARED_QUEUE_OFFSET, str(half.offset))
         topics = self._context.state.topics.by_name
-        draft = Draft.of_stored(message, topics[TRANS_HALF_TOPIC], 0, properties)
+        draft = MessageDraft.of_stored(message, topics[TRANS_HALF_TOPIC], 0, properties)
 
         # The topic in which people look for transactions that did not end.
         return draft.wait_in(

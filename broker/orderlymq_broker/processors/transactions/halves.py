@@ -14,7 +14,7 @@ from typing import Final
 
 from orderlymq_broker.core.capacity import check_room
 from orderlymq_broker.core.effects import Caller, Effect, Now, Propose, Refusal
-from orderlymq_broker.core.messagedraft import Draft, Properties
+from orderlymq_broker.core.messagedraft import MessageDraft, Properties
 from orderlymq_broker.core.repeats import answer_soon, wait
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, unanswered
 from orderlymq_broker.core.responses import answer_when_applied
@@ -94,7 +94,7 @@ class TransactionProcessor:
 
     # -- half messages -----------------------------------------------------------------------------
 
-    def check_half(self, draft: Draft) -> None:
+    def check_half(self, draft: MessageDraft) -> None:
         """Give a half message its identity; a repeated one gets the place of the first while the first has not ended.
 
         The chosen queue does not count: for each try RocketMQ's clients choose another, and they let no program name
@@ -127,7 +127,7 @@ class TransactionProcessor:
             or self._context.state.transactions.get(offset) is None
         )
 
-    def append_half(self, draft: Draft, producer_group: str, caller: Caller) -> HalfOpened:
+    def append_half(self, draft: MessageDraft, producer_group: str, caller: Caller) -> HalfOpened:
         """Put a half message into its waiting queue; return the record that opens its transaction, without the place.
 
         As with a delay, the message names its own topic and queue. The transaction bits are removed,
@@ -244,7 +244,7 @@ class TransactionProcessor:
 
         return answer(request, caller, remark=_ENDED)
 
-    def _append_commit(self, half: Half, now: Now) -> Draft:
+    def _append_commit(self, half: Half, now: Now) -> MessageDraft:
         """Append the visible copy of a half message to its own topic."""
         context = self._context
         stored = read_message(context.reader, half.opened.physical)
@@ -271,18 +271,18 @@ class TransactionProcessor:
 
         return put(context, draft, wait_of(context, draft.properties, now.wall_ms))
 
-    def _draft(self, half: Half, topic: Topic, message: StoredMessage) -> Draft:
+    def _draft(self, half: Half, topic: Topic, message: StoredMessage) -> MessageDraft:
         properties = with_checks(message, half.checks)
         queue_id = real_queue(topic, properties)
         properties.drop(TRAN_MSG, REAL_TOPIC, REAL_QID)
-        draft = Draft.of_stored(message, topic, queue_id, properties)
+        draft = MessageDraft.of_stored(message, topic, queue_id, properties)
         draft.sys_flag = with_transaction_state(message.sys_flag, TRANSACTION_COMMIT)
         draft.prepared_offset = half.opened.physical
 
         return draft
 
     def _propose(
-        self, half: Half, copy: Draft | None, request: RemotingCommand, caller: Caller
+        self, half: Half, copy: MessageDraft | None, request: RemotingCommand, caller: Caller
     ) -> Propose:
         context, view, offset = self._context, self._context.view, half.offset
         view.ending[offset] = []

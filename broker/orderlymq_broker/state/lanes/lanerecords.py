@@ -10,7 +10,7 @@ from orderlymq_broker.state.integerranges import Lease, Long, Maybe, Natural, Po
 from orderlymq_broker.state.lanes.lane import Lane
 
 
-class Said(IntEnum):
+class ReportKind(IntEnum):
     """The kind of a member's report about an attempt; the numbers are in the log."""
 
     DONE = 1
@@ -97,7 +97,7 @@ class Report(Struct, frozen=True, array_like=True):
     queue_id: Natural
     lane: Position
     attempt: Position
-    said: Said
+    kind: ReportKind
     offset: Maybe = -1
     due_ms: Long = 0
     tries_max: Long = -1

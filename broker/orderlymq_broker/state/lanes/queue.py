@@ -32,7 +32,7 @@ from orderlymq_broker.state.lanes.lanerecords import (
     LanesFetched,
     QueueFetch,
     Report,
-    Said,
+    ReportKind,
 )
 from orderlymq_broker.state.records import GroupSet
 from orderlymq_broker.state.tables import TableWrites
@@ -268,7 +268,7 @@ class LaneQueue:
         lane = self.attempt_of(report.lane, report.attempt)
         if lane is None or lane.holder != client_id:
             return self._judge_over(client_id, report), False
-        if report.said != Said.RENEW and lane.ends_at(report.offset):
+        if report.kind != ReportKind.RENEW and lane.ends_at(report.offset):
             # Hot path: nearly all lanes end here.
             self._remove(lane, writes)
             return _COMPLETE, True
@@ -277,11 +277,11 @@ class LaneQueue:
             lane.taken -= complete
             self._pop(lane, complete)
         is_all = lane.taken == 0
-        match report.said:
-            case Said.RENEW:
+        match report.kind:
+            case ReportKind.RENEW:
                 self._store(lane, writes)
                 return Answered(wire.RENEWED, lane.tries), False
-            case Said.RETRY if not is_all:
+            case ReportKind.RETRY if not is_all:
                 return self._fail(lane, report, wall_ms, writes), True
         self.end(lane, wall_ms, writes)
         verdict = wire.DONE if is_all else wire.RELEASED
@@ -353,11 +353,11 @@ class LaneQueue:
             and lane.holder == client_id
             and lane.state != LaneState.IN_HAND
         )
-        if report.said == Said.RETRY:
+        if report.kind == ReportKind.RETRY:
             if lane is not None and is_last and lane.state in _VERDICTS:
                 return _parked(lane)
-        elif report.said != Said.RENEW:
-            if report.said == Said.RELEASE and lane is not None and is_last:
+        elif report.kind != ReportKind.RENEW:
+            if report.kind == ReportKind.RELEASE and lane is not None and is_last:
                 if lane.state == LaneState.READY:
                     return Answered(wire.RELEASED, lane.tries)
             elif lane is None or not 0 <= lane.first <= report.offset:

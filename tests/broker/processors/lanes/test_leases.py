@@ -9,7 +9,7 @@ from orderlymq_broker.state.lanes.lanerecords import (
     LanesReported,
     QueueFetch,
     Report,
-    Said,
+    ReportKind,
 )
 from orderlymq_protocol.body.lanes import LaneReport
 from tests.broker.processors.driver import Shell
@@ -90,7 +90,7 @@ def test_lanes_that_ended_while_leases_begin_have_none() -> None:
     last = lanes_in(shell, LaneState.IN_HAND)[-1]
     begin_to_lead(shell)
 
-    said = Report(0, last.number, last.attempt, Said.DONE, count - 1)
+    said = Report(0, last.number, last.attempt, ReportKind.DONE, count - 1)
     create(shell, LanesReported(GROUP, TOPIC, "a", (said,)))
 
     assert len(shell.core.lanes.leases._deadlines.ends) == count - 1
@@ -124,7 +124,7 @@ def test_the_pauses_of_many_lanes_are_bounded_in_turns() -> None:
             TOPIC,
             "a",
             tuple(
-                Report(0, each.number, each.attempt, Said.RETRY, -1, due_ms, 16)
+                Report(0, each.number, each.attempt, ReportKind.RETRY, -1, due_ms, 16)
                 for each in lanes_in(shell, LaneState.IN_HAND)
             ),
         ),

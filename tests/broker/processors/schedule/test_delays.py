@@ -6,7 +6,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from orderlymq_broker.core.effects import Propose
-from orderlymq_broker.core.messagedraft import Draft, Properties
+from orderlymq_broker.core.messagedraft import MessageDraft, Properties
 from orderlymq_broker.processors.schedule.delays import parse_delay_levels
 from orderlymq_broker.state.records import Append, TopicSet, decode_records
 from orderlymq_broker.state.topics.topics import Topic
@@ -40,7 +40,9 @@ def test_the_fast_layout_is_the_plain_one(
     context = Shell().core.context
     topic = Topic(3, TopicSet(name, 4, 4))
     born_host = pack_host(host, 4711)
-    draft = Draft(topic, 2, body, Properties(properties), flag, sys_flag, born, born_host, times)
+    draft = MessageDraft(
+        topic, 2, body, Properties(properties), flag, sys_flag, born, born_host, times
+    )
 
     proposal = Propose([draft])
     assert context.entries.admit(proposal) is None
@@ -73,7 +75,7 @@ def test_offsets_are_dense_within_queues_and_over_the_log() -> None:
     topic = Topic(3, TopicSet("t", 2, 2))
     places = []
     for queue in (0, 1, 0):
-        draft = Draft(topic, queue, b"x", Properties(""), 0, 0, 1, pack_host("192.0.2.7", 1))
+        draft = MessageDraft(topic, queue, b"x", Properties(""), 0, 0, 1, pack_host("192.0.2.7", 1))
         proposal = Propose([draft])
         assert entries.admit(proposal) is None
         entries.build([proposal], START_MS)

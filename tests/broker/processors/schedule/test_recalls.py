@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from orderlymq_broker.core.messagedraft import Draft
+from orderlymq_broker.core.messagedraft import MessageDraft
 from orderlymq_broker.settings import TimerSettings
 from orderlymq_broker.state.records import GroupSet, TopicSet
 from orderlymq_protocol.codes import RequestCode
@@ -230,7 +230,9 @@ def test_repeats_that_wait_keep_no_body(shell: Shell) -> None:
     asked = send_ext("orders", properties(UNIQ_KEY="K1", TIMER_DELAY_MS="60000"))
 
     opaques = [shell.submit(310, asked, b"x" * 1_000) for _ in range(20)]
-    drafts = sum(type(each) is Draft and len(each.body) == 1_000 for each in gc.get_objects())
+    drafts = sum(
+        type(each) is MessageDraft and len(each.body) == 1_000 for each in gc.get_objects()
+    )
     shell.settle()
 
     assert drafts == 1

@@ -13,7 +13,7 @@ from orderlymq_broker.state.lanes.lanerecords import (
     LanesMoved,
     LanesReported,
     Report,
-    Said,
+    ReportKind,
 )
 from orderlymq_broker.state.records import Commit, GroupSet, MemberSeen, OffsetsReset
 from tests.broker.state.lanes.world import GROUP, TOPIC, LaneWorld
@@ -21,7 +21,7 @@ from tests.broker.state.lanes.world import GROUP, TOPIC, LaneWorld
 
 def stop(world: LaneWorld, granted: Granted) -> str:
     """Let the first message of an attempt stop its queue."""
-    return world.say("a", Said.RETRY, granted, due_ms=9, tries_max=1, policy=DeadPolicy.STOP)
+    return world.say("a", ReportKind.RETRY, granted, due_ms=9, tries_max=1, policy=DeadPolicy.STOP)
 
 
 def test_each_lane_that_stops_its_queue_counts_once() -> None:
@@ -55,7 +55,7 @@ def test_where_nothing_is_tried_again_the_first_failure_is_the_last() -> None:
     world = LaneWorld(["x"])
     (x,) = world.fetch(scan=1)
 
-    assert world.say("a", Said.RETRY, x, tries_max=0) == "dead"
+    assert world.say("a", ReportKind.RETRY, x, tries_max=0) == "dead"
 
 
 @pytest.mark.parametrize(
@@ -84,8 +84,8 @@ def test_only_who_waits_for_a_time_learns_of_it() -> None:
     """Law: only a parked lane is answered with a time; a held lane waits for an administrator."""
     world = LaneWorld(["x", "y"])
     x, y = world.fetch(scan=2)
-    held = Report(0, x.lane, x.attempt, Said.RETRY, -1, 9, 1, DeadPolicy.HOLD)
-    parked = Report(0, y.lane, y.attempt, Said.RETRY, -1, 9)
+    held = Report(0, x.lane, x.attempt, ReportKind.RETRY, -1, 9, 1, DeadPolicy.HOLD)
+    parked = Report(0, y.lane, y.attempt, ReportKind.RETRY, -1, 9)
 
     moved = world.take(LanesReported(GROUP, TOPIC, "a", (held, parked)))
 
@@ -97,14 +97,14 @@ def test_a_failure_that_is_reported_for_an_older_attempt_is_stale() -> None:
     """Law: only the end of the newest attempt may be reported twice; a failure reported for an older attempt is stale."""
     world = LaneWorld(["x", "y"])
     x, y = world.fetch(scan=2)
-    world.say("a", Said.RETRY, x)
+    world.say("a", ReportKind.RETRY, x)
     (again,) = world.fetch()
-    world.say("a", Said.RETRY, again)
+    world.say("a", ReportKind.RETRY, again)
     world.done(y)
 
-    assert world.say("a", Said.RETRY, x) == "stale"
-    assert world.say("a", Said.RETRY, again) == "parked"
-    assert world.say("a", Said.RETRY, y) == "stale"
+    assert world.say("a", ReportKind.RETRY, x) == "stale"
+    assert world.say("a", ReportKind.RETRY, again) == "parked"
+    assert world.say("a", ReportKind.RETRY, y) == "stale"
 
 
 def test_an_attempt_that_ended_in_one_way_has_not_ended_in_another() -> None:
@@ -113,13 +113,13 @@ def test_an_attempt_that_ended_in_one_way_has_not_ended_in_another() -> None:
     """
     world = LaneWorld(["x", "y", "z"])
     x, y, z = world.fetch(scan=3)
-    world.say("a", Said.RETRY, x)
-    world.say("a", Said.RELEASE, y)
+    world.say("a", ReportKind.RETRY, x)
+    world.say("a", ReportKind.RELEASE, y)
     world.done(z)
 
-    assert world.say("a", Said.RELEASE, x) == "stale"
+    assert world.say("a", ReportKind.RELEASE, x) == "stale"
     assert world.done(y) == "stale"
-    assert world.say("a", Said.RELEASE, z) == "done"
+    assert world.say("a", ReportKind.RELEASE, z) == "done"
 
 
 def test_a_letter_that_nobody_waits_for_moves_nothing() -> None:

@@ -10,7 +10,7 @@ from orderlymq_broker.state.lanes.lanerecords import (
     LanesMoved,
     LanesReported,
     Report,
-    Said,
+    ReportKind,
 )
 from orderlymq_broker.state.records import Outcome
 from tests.broker.state.lanes.world import GROUP, TOPIC, LaneWorld
@@ -24,7 +24,7 @@ def parked_in_both() -> LaneWorld:
     granted = world.take(world.plan_in_two())
     assert isinstance(granted, LanesGranted)
     reports = tuple(
-        Report(each.queue_id, each.lane, each.attempt, Said.RETRY) for each in granted.granted
+        Report(each.queue_id, each.lane, each.attempt, ReportKind.RETRY) for each in granted.granted
     )
     world.take(LanesReported(GROUP, TOPIC, "a", reports))
     return world
@@ -76,7 +76,7 @@ def test_a_lane_that_stands_at_another_message_is_not_freed() -> None:
     (x,) = world.fetch(scan=2)
     world.done(x)
     (x,) = world.fetch()
-    world.say("a", Said.RETRY, x)
+    world.say("a", ReportKind.RETRY, x)
 
     late = world.take(msgspec.structs.replace(FREED, first=0))
     timely = world.take(msgspec.structs.replace(FREED, first=1))
@@ -88,7 +88,7 @@ def test_of_messages_without_a_key_the_one_that_was_seen_is_freed() -> None:
     """Law: of messages without a key, only the one at the named offset is freed, because each is its own lane."""
     world = LaneWorld(["", "", ""])
     for granted in world.fetch(scan=3):
-        world.say("a", Said.RETRY, granted)
+        world.say("a", ReportKind.RETRY, granted)
 
     world.take(LaneFreed(GROUP, TOPIC, "", first=1))
 
@@ -100,12 +100,12 @@ def test_a_lane_that_stops_its_queue_is_freed_unless_a_member_has_it() -> None:
     """Law: a lane that stops its queue is not freed while a member has it in hand; once released it can be freed."""
     world = LaneWorld(["x"])
     (x,) = world.fetch(scan=1)
-    world.say("a", Said.RETRY, x, tries_max=1, policy=DeadPolicy.STOP)
+    world.say("a", ReportKind.RETRY, x, tries_max=1, policy=DeadPolicy.STOP)
     (x,) = world.fetch()
 
     in_hand = world.take(FREED)
     assert (places(in_hand), world.lane("x").stops) == ([], True)
-    world.say("a", Said.RELEASE, x)
+    world.say("a", ReportKind.RELEASE, x)
     ready = world.take(FREED)
 
     assert (places(ready), world.lane("x").stops) == ([(0, "x")], False)

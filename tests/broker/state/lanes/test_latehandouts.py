@@ -11,7 +11,7 @@ from orderlymq_broker.state.lanes.lanerecords import (
     LanesExpired,
     LanesFetched,
     QueueFetch,
-    Said,
+    ReportKind,
 )
 from orderlymq_broker.state.records import QueueFloor, Refused, RetentionAdvanced
 from tests.broker.state.lanes.world import GROUP, TOPIC, LaneWorld
@@ -21,7 +21,7 @@ def released(keys: list[str]) -> LaneWorld:
     """Return a world whose lanes all wait for a member again."""
     world = LaneWorld(keys)
     for granted in world.fetch(scan=len(keys)):
-        world.say("a", Said.RELEASE, granted)
+        world.say("a", ReportKind.RELEASE, granted)
     return world
 
 
@@ -62,11 +62,11 @@ def test_a_run_that_is_in_memory_already_is_loaded_once() -> None:
     count = 3 * RUN_MAX
     world = LaneWorld(["x"] * count)
     (x,) = world.fetch(scan=count, take=RUN_MAX)
-    world.say("a", Said.RELEASE, x, RUN_MAX - 1)
+    world.say("a", ReportKind.RELEASE, x, RUN_MAX - 1)
     assert world.lane("x").head == ()
     late = world.plan("b", scan=0)
     (again,) = world.fetch("a")
-    world.say("a", Said.RELEASE, again)
+    world.say("a", ReportKind.RELEASE, again)
 
     world.take(late)
 
@@ -88,7 +88,7 @@ def test_the_last_run_that_is_loaded_leaves_no_index() -> None:
     while world.lane("x").then >= 0:
         lane = world.lane("x")
         attempt = Granted(0, lane.number, lane.attempt, "x", lane.head, 0, 0, 0)
-        world.say("a", Said.RELEASE, attempt, lane.head[lane.taken - 1])
+        world.say("a", ReportKind.RELEASE, attempt, lane.head[lane.taken - 1])
         world.fetch(take=RUN_MAX)
     assert (world.lane("x").last, world.lane("x").behind) == (-1, 0)
     world.check()
@@ -134,7 +134,7 @@ def test_what_a_renewal_completes_is_kept() -> None:
     """Law: messages that a renewal completes are never handed out again, also after a restart."""
     world = LaneWorld(["x", "x", "x"])
     (x,) = world.fetch(scan=3, take=3)
-    world.say("a", Said.RENEW, x, 0)
+    world.say("a", ReportKind.RENEW, x, 0)
 
     assert world.lane("x").head == (1, 2)
     world.check()

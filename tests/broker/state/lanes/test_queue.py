@@ -18,7 +18,7 @@ from orderlymq_broker.state.lanes.lanerecords import (
     LanesFetched,
     LanesReturned,
     QueueFetch,
-    Said,
+    ReportKind,
 )
 from orderlymq_broker.state.records import Commit, OffsetsReset, Refused
 from tests.broker.state.lanes.world import GROUP, TOPIC, LaneWorld
@@ -88,8 +88,8 @@ def test_what_is_said_twice_is_answered_the_same_and_changes_nothing(make: Make)
     x, y, z = world.fetch(scan=3)
 
     assert [world.done(x), world.done(x)] == ["done"] * 2
-    assert [world.say("a", Said.RETRY, y, due_ms=9) for _ in "ab"] == ["parked"] * 2
-    assert [world.say("a", Said.RELEASE, z) for _ in "ab"] == ["released"] * 2
+    assert [world.say("a", ReportKind.RETRY, y, due_ms=9) for _ in "ab"] == ["parked"] * 2
+    assert [world.say("a", ReportKind.RELEASE, z) for _ in "ab"] == ["released"] * 2
     assert world.lane("y").tries == 1
 
 
@@ -100,7 +100,7 @@ def test_a_former_holder_changes_nothing(make: Make) -> None:
     world.take(LanesExpired(GROUP, (LaneRef(TOPIC, 0, x.lane, x.attempt),)))
     (again,) = world.fetch("b")
 
-    said = [world.done(x), *(world.say("a", each, x, 0) for each in Said)]
+    said = [world.done(x), *(world.say("a", each, x, 0) for each in ReportKind)]
 
     assert said == ["stale"] * 5
     assert again.attempt > x.attempt
@@ -126,7 +126,7 @@ def test_a_failed_message_parks_its_lane_from_that_message_on(make: Make) -> Non
     world = make(["x", "x", "x", "y"])
     x, y = world.fetch(scan=4, take=3)
 
-    assert world.say("a", Said.RETRY, x, 0, due_ms=77) == "parked"
+    assert world.say("a", ReportKind.RETRY, x, 0, due_ms=77) == "parked"
 
     lane = world.lane("x")
     assert (lane.state, lane.head, lane.tries, lane.due_ms) == (LaneState.PARKED, (1, 2), 1, 77)
@@ -150,9 +150,9 @@ def test_after_as_many_tries_as_the_group_allows_the_policy_decides(
     """
     world = make(["x"])
     (first,) = world.fetch(scan=1)
-    said = [world.say("a", Said.RETRY, first, tries_max=2, policy=policy)]
+    said = [world.say("a", ReportKind.RETRY, first, tries_max=2, policy=policy)]
     (second,) = world.fetch()
-    said.append(world.say("a", Said.RETRY, second, tries_max=2, policy=policy))
+    said.append(world.say("a", ReportKind.RETRY, second, tries_max=2, policy=policy))
 
     assert said == ["parked", verdict]
     assert world.lane("x").state == state
@@ -164,14 +164,14 @@ def test_nothing_is_held_for_a_message_without_a_key(make: Make) -> None:
     world = make([""])
     (alone,) = world.fetch(scan=1)
 
-    assert world.say("a", Said.RETRY, alone, tries_max=1, policy=DeadPolicy.HOLD) == "dead"
+    assert world.say("a", ReportKind.RETRY, alone, tries_max=1, policy=DeadPolicy.HOLD) == "dead"
 
 
 def test_a_dead_letter_lets_its_lane_go_on_once_it_is_stored(make: Make) -> None:
     """Law: a lane with a dead letter waits until that letter is stored; a record about another message changes nothing."""
     world = make(["x", "x"])
     (x,) = world.fetch(scan=2)
-    world.say("a", Said.RETRY, x, tries_max=1)
+    world.say("a", ReportKind.RETRY, x, tries_max=1)
     assert world.fetch() == ()
 
     world.take(LaneDeadLettered(GROUP, TOPIC, 0, x.lane, 1))
@@ -188,7 +188,7 @@ def test_an_administrator_frees_a_held_lane(make: Make, *, skip: bool) -> None:
     """Law: an administrator's retry hands a held message out again with all its tries; a skip makes it a dead letter."""
     world = make(["x", "y"])
     x, y = world.fetch(scan=2)
-    world.say("a", Said.RETRY, x, tries_max=1, policy=DeadPolicy.HOLD)
+    world.say("a", ReportKind.RETRY, x, tries_max=1, policy=DeadPolicy.HOLD)
     assert world.fetch() == ()
 
     world.take(LaneFreed(GROUP, TOPIC, "x", skip))
@@ -206,7 +206,7 @@ def test_renewal_keeps_the_attempt_and_what_is_complete(make: Make) -> None:
     world = make(["x", "x", "x"])
     (x,) = world.fetch(scan=3, take=3)
 
-    assert world.say("a", Said.RENEW, x, 1) == "renewed"
+    assert world.say("a", ReportKind.RENEW, x, 1) == "renewed"
     assert world.committed == 2
     world.take(ClientDead("a", "gone"))
 
@@ -254,7 +254,7 @@ def test_what_is_gone_from_the_store_is_passed_over(make: Make) -> None:
     """Law: a lane skips messages that are no longer stored."""
     world = make(["x", "x", "x"])
     (x,) = world.fetch(scan=3)
-    world.say("a", Said.RELEASE, x)
+    world.say("a", ReportKind.RELEASE, x)
     gone = HandOut(x.lane, 0, gone=2)
 
     world.take(LanesFetched(GROUP, TOPIC, "a", 2, 1_000, (QueueFetch(0, 3, 3, (gone,)),)))
@@ -283,7 +283,7 @@ def test_a_reset_leaves_a_lane_in_hand_until_its_attempt_ends(make: Make, offset
 
     found = [(each.key, each.offsets) for each in world.fetch("b", scan=3)]
     assert found == ([("y", (1,))] if offset == 0 else [])
-    assert world.say("a", Said.RENEW, x) == "renewed"
+    assert world.say("a", ReportKind.RENEW, x) == "renewed"
     assert world.done(x) == "done"
     assert [each.offsets for each in world.fetch("b")] == [(offset,)]
 
@@ -293,7 +293,7 @@ def test_parked_lanes_are_due_when_they_were_said_to_be(make: Make) -> None:
     world = make([f"k{number}" for number in range(100)])
     lanes = world.fetch(scan=100)
     for number, lane in enumerate(lanes):
-        assert world.say("a", Said.RETRY, lane, due_ms=100 - number) == "parked"
+        assert world.say("a", ReportKind.RETRY, lane, due_ms=100 - number) == "parked"
     again = world.replica.restarted().state.lanes.queues_of(GROUP, TOPIC)[0]
 
     for queue in (world.queue, again):

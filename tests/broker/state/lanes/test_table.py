@@ -20,7 +20,7 @@ from orderlymq_broker.state.lanes.lanerecords import (
     LanesReturned,
     QueueFetch,
     Report,
-    Said,
+    ReportKind,
 )
 from orderlymq_broker.state.lanes.table import LaneTable
 from orderlymq_broker.state.records import (
@@ -145,10 +145,10 @@ def test_a_group_changes_to_queues_when_nothing_is_in_hand() -> None:
     world = LaneWorld(["x", "y", "z"])
     x, y, z = world.fetch(scan=3)
     world.done(y)
-    world.say("a", Said.RELEASE, z)
+    world.say("a", ReportKind.RELEASE, z)
     plan = world.plan("b", scan=0)
     refused = world.take(BY_QUEUE)
-    world.say("a", Said.RETRY, x)
+    world.say("a", ReportKind.RETRY, x)
 
     world.take(BY_QUEUE)
 
@@ -234,8 +234,8 @@ def test_a_report_about_a_queue_without_lanes_keeps_none_of_the_others_back() ->
     """Law: a report about a queue without lanes is stale; the other reports of the record are answered in order."""
     world = LaneWorld(["x"])
     (x,) = world.fetch(scan=1)
-    stray = Report(9, x.lane, x.attempt, Said.DONE, 0)
-    mine = Report(0, x.lane, x.attempt, Said.DONE, 0)
+    stray = Report(9, x.lane, x.attempt, ReportKind.DONE, 0)
+    mine = Report(0, x.lane, x.attempt, ReportKind.DONE, 0)
 
     moved = world.take(LanesReported(GROUP, TOPIC, "a", (stray, mine)))
 
@@ -247,7 +247,7 @@ def test_nobody_is_asked_to_look_when_no_attempt_has_ended() -> None:
     """Law: a renewal wakes no member that waits for lanes."""
     world = LaneWorld(["x"])
     (x,) = world.fetch(scan=1)
-    renewal = Report(0, x.lane, x.attempt, Said.RENEW)
+    renewal = Report(0, x.lane, x.attempt, ReportKind.RENEW)
 
     moved = world.take(LanesReported(GROUP, TOPIC, "a", (renewal,)))
 
@@ -259,7 +259,7 @@ def test_messages_without_a_key_are_freed_together() -> None:
     """Law: an administrator frees parked messages without a key together; lanes with a key stay parked."""
     world = LaneWorld(["", "x", ""])
     for granted in world.fetch(scan=3):
-        world.say("a", Said.RETRY, granted)
+        world.say("a", ReportKind.RETRY, granted)
 
     freed = world.take(LaneFreed(GROUP, TOPIC, "", skip=False))
     again = world.take(LaneFreed(GROUP, TOPIC, "", skip=False))
@@ -357,9 +357,9 @@ def test_a_queue_that_was_stopped_wakes_those_who_wait_for_it() -> None:
     """
     world = LaneWorld(["x", "x"])
     (x,) = world.fetch(scan=2)
-    world.say("a", Said.RETRY, x, tries_max=1, policy=DeadPolicy.STOP)
+    world.say("a", ReportKind.RETRY, x, tries_max=1, policy=DeadPolicy.STOP)
     (x,) = world.fetch(take=2)
-    renew = Report(0, x.lane, x.attempt, Said.RENEW)
+    renew = Report(0, x.lane, x.attempt, ReportKind.RENEW)
 
     waiting = world.take(LanesReported(GROUP, TOPIC, "a", (renew,)))
     past = world.take(LanesReported(GROUP, TOPIC, "a", (msgspec.structs.replace(renew, offset=0),)))
@@ -375,7 +375,7 @@ def test_a_report_says_which_attempts_have_ended() -> None:
     (x,) = world.fetch(scan=1)
 
     moved = world.take(
-        LanesReported(GROUP, TOPIC, "a", (Report(0, x.lane, x.attempt, Said.DONE, 0),))
+        LanesReported(GROUP, TOPIC, "a", (Report(0, x.lane, x.attempt, ReportKind.DONE, 0),))
     )
 
     assert isinstance(moved, LanesMoved)

@@ -17,7 +17,7 @@ from orderlymq_broker.state.lanes.lanerecords import (
     LanesReported,
     QueueFetch,
     Report,
-    Said,
+    ReportKind,
 )
 from orderlymq_broker.state.lanes.queue import LaneQueue
 from orderlymq_broker.state.records import Commit, OffsetsReset, TopicDeleted
@@ -48,8 +48,8 @@ def test_a_reset_forgets_the_lanes_that_nobody_has() -> None:
     world = LaneWorld(["z", "x", "x", "y"])
     z, x, y = world.fetch(scan=4)
     for each in (x, y):
-        world.say("a", Said.RETRY, each, tries_max=1, policy=DeadPolicy.STOP)
-    world.say("a", Said.RELEASE, z)
+        world.say("a", ReportKind.RETRY, each, tries_max=1, policy=DeadPolicy.STOP)
+    world.say("a", ReportKind.RELEASE, z)
     assert (world.queue.owed, world.queue.stopping) == (4, 2)
     world.check()
 
@@ -64,7 +64,7 @@ def test_what_follows_a_backlog_on_disk_goes_behind_it() -> None:
     count = 2 * RUN_MAX + 10
     world = LaneWorld(["x"] * count)
     (x,) = world.fetch(scan=count - 10, take=RUN_MAX)
-    world.say("a", Said.RENEW, x, 20)
+    world.say("a", ReportKind.RENEW, x, 20)
 
     world.fetch("b", scan=10)
 
@@ -100,7 +100,7 @@ def test_what_comes_and_goes_behind_a_parked_key_is_forgotten() -> None:
     """Law: keys that come and go behind a parked one leave nothing in that heap."""
     world = LaneWorld(["parked", *(f"key-{number}" for number in range(5 * SLACK))])
     (parked,) = world.fetch(scan=1)
-    world.say("a", Said.RETRY, parked)
+    world.say("a", ReportKind.RETRY, parked)
 
     for _ in range(5):
         given = world.fetch(scan=SLACK, ready=0)
@@ -117,11 +117,11 @@ def test_the_reason_of_a_failure_goes_with_its_message() -> None:
     """Law: a failure's reason and tries are removed with its message, and do not count for the next one."""
     world = LaneWorld(["x", "x"])
     (x,) = world.fetch(scan=2)
-    world.say("a", Said.RETRY, x, reason="no such customer")
+    world.say("a", ReportKind.RETRY, x, reason="no such customer")
     assert world.lane("x").reason == "no such customer"
     (again,) = world.fetch(take=2)
 
-    world.say("a", Said.RENEW, again, 0)
+    world.say("a", ReportKind.RENEW, again, 0)
 
     assert (world.lane("x").reason, world.lane("x").tries) == ("", 0)
 
@@ -130,7 +130,7 @@ def test_a_lane_shows_since_when_it_waits() -> None:
     """Law: since_ms is the time of the lane's last change of state, whatever is reported meanwhile."""
     world = LaneWorld(["x", "x"])
     (x,) = world.fetch(scan=2)
-    release = Report(0, x.lane, x.attempt, Said.RELEASE)
+    release = Report(0, x.lane, x.attempt, ReportKind.RELEASE)
     world.replica.take(LanesReported(GROUP, TOPIC, "a", (release,)), wall_ms=WALL_MS + 5)
     gone = QueueFetch(0, 2, 2, (HandOut(x.lane, 0, gone=1),))
 
@@ -145,7 +145,7 @@ def test_lanes_wait_in_the_order_in_which_they_came_into_their_state() -> None:
     """Law: lanes of a state are listed in the order in which they entered it, also after a restart."""
     world = LaneWorld(["x", "y", "z"])
     for seconds, granted in enumerate(reversed(world.fetch(scan=3))):
-        report = Report(0, granted.lane, granted.attempt, Said.RETRY)
+        report = Report(0, granted.lane, granted.attempt, ReportKind.RETRY)
         record = LanesReported(GROUP, TOPIC, "a", (report,))
         world.replica.take(record, wall_ms=WALL_MS + 1_000 * seconds)
 
@@ -160,7 +160,7 @@ def test_a_lane_whose_failed_messages_are_gone_from_the_store_is_not_parked_for_
     count = RUN_MAX + 2
     world = LaneWorld(["x"] * count)
     (x,) = world.fetch(scan=count)
-    world.say("a", Said.RETRY, x)
+    world.say("a", ReportKind.RETRY, x)
     part = QueueFetch(0, count, count, (HandOut(x.lane, 0, gone=RUN_MAX),))
 
     world.take(LanesFetched(GROUP, TOPIC, "a", 2, 1_000, (part,)))
@@ -226,7 +226,7 @@ def test_lanes_are_counted_without_a_walk_over_the_queues_of_a_group() -> None:
     lanes = world.replica.state.lanes
     x, y, _ = world.fetch(scan=3)
     world.done(x)
-    world.say("a", Said.RELEASE, y)
+    world.say("a", ReportKind.RELEASE, y)
     topics = lanes._groups[GROUP]
     lanes._groups[GROUP] = Unwalked(topics)
 

@@ -16,7 +16,7 @@ from orderlymq_broker.state.lanes.lanerecords import (
     LaneRef,
     LanesExpired,
     LanesReturned,
-    Said,
+    ReportKind,
 )
 from orderlymq_broker.state.records import Commit, GroupDeleted, OffsetsReset
 from tests.broker.state.lanes.world import GROUP, TOPIC, TRIES_MAX, LaneWorld
@@ -76,13 +76,15 @@ class Run:
         self.twin.handed_out(client, granted)
         self.attempts += granted
 
-    def report(self, client: str, which: int, said: Said, count: int, policy: DeadPolicy) -> None:
+    def report(
+        self, client: str, which: int, kind: ReportKind, count: int, policy: DeadPolicy
+    ) -> None:
         if not self.attempts:
             return
         granted = self.attempts[which % len(self.attempts)]
         offset = (-1, *granted.offsets)[count % (len(granted.offsets) + 1)]
         verdict = self.world.say(
-            client, said, granted, offset, tries_max=2, policy=policy, due_ms=which
+            client, kind, granted, offset, tries_max=2, policy=policy, due_ms=which
         )
         held = self.twin.hand.get(granted.attempt)
         if held is None or held[0] != client:
@@ -90,7 +92,7 @@ class Run:
             return
         self.twin.complete |= {each for each in held[1] if each <= offset}
         left = [each for each in held[1] if each > offset]
-        if said == Said.RENEW:
+        if kind == ReportKind.RENEW:
             self.twin.hand[granted.attempt] = (client, left)
             return
         del self.twin.hand[granted.attempt]
@@ -163,7 +165,7 @@ _steps = st.one_of(
         st.just("report"),
         _clients,
         st.integers(0, 30),
-        st.sampled_from(Said),
+        st.sampled_from(ReportKind),
         st.integers(0, 5),
         st.sampled_from(DeadPolicy),
     ),
@@ -185,11 +187,11 @@ def play(run: Run, step: tuple[object, ...]) -> None:
             "report",
             str(client),
             int(which),
-            Said() as said,
+            ReportKind() as kind,
             int(count),
             DeadPolicy() as policy,
         ):
-            run.report(client, which, said, count, policy)
+            run.report(client, which, kind, count, policy)
         case ("dead", str(client)):
             run.world.take(ClientDead(client, "gone"))
             run.end(client)

@@ -15,7 +15,7 @@ from orderlymq_broker.state.lanes.lanerecords import (
     LanesReported,
     QueueFetch,
     Report,
-    Said,
+    ReportKind,
 )
 from orderlymq_broker.state.lanes.queue import LaneQueue
 from orderlymq_broker.state.records import GroupSet, MemberSeen, Outcome, Record, TopicSet
@@ -141,13 +141,13 @@ class LaneWorld:
         return outcome.granted
 
     def say(
-        self, client: str, said: Said, granted: Granted, offset: int = -1, **more: int | str
+        self, client: str, kind: ReportKind, granted: Granted, offset: int = -1, **more: int | str
     ) -> str:
-        report = Report(0, granted.lane, granted.attempt, said, offset)
+        report = Report(0, granted.lane, granted.attempt, kind, offset)
         report = msgspec.structs.replace(report, **more)
         outcome = self.take(LanesReported(GROUP, TOPIC, client, (report,)))
         assert isinstance(outcome, LanesMoved), outcome
         return outcome.answers[0].verdict
 
     def done(self, granted: Granted, client: str = "a") -> str:
-        return self.say(client, Said.DONE, granted, granted.offsets[-1])
+        return self.say(client, ReportKind.DONE, granted, granted.offsets[-1])

@@ -114,7 +114,7 @@ _KEYS_OF_MANY_MAX: Final = 1_024
 _SPARE_KEYS: Final = 8_192
 
 
-class Machine:
+class StateMachine:
     """Applies entries to a state, in the order of the log, each exactly once.
 
     Attributes:
