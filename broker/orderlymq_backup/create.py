@@ -32,7 +32,7 @@ from orderlymq_backup.errors import (
 from orderlymq_backup.manifest import Backup, BackupFile, Part, blob_key, refuse_more
 from orderlymq_backup.storage import Storage
 from orderlymq_broker.server.backups import (
-    CREATION,
+    BACKUP_ID,
     IDLE_MAX_S,
     PIECE_SIZE_MAX,
     UNCHANGED,
@@ -73,9 +73,9 @@ class GroupCopy:
 
     @classmethod
     async def begin(
-        cls, instance: ClientInstance, group: str, address: str, creation: str = ""
+        cls, instance: ClientInstance, group: str, address: str, backup_id: str = ""
     ) -> "GroupCopy":
-        """Let the replica at *address* make a copy; a repeated request with the same *creation* gets the same copy.
+        """Let the replica at *address* make a copy; a repeated request with the same *backup_id* gets the same copy.
 
         Raises:
             BackupError: the replica is of another broker group, or its answer cannot be read.
@@ -84,7 +84,7 @@ class GroupCopy:
         answer = await instance.call(
             address,
             RequestCode.ORDERLYMQ_BACKUP_BEGIN,
-            {CREATION: creation},
+            {BACKUP_ID: backup_id},
             timeout_s=BEGIN_TIMEOUT_S,
         )
         try:
@@ -351,11 +351,11 @@ def _lost(error: OrderlyMQError) -> bool:
 
 @contextlib.asynccontextmanager
 async def _copies(
-    instance: ClientInstance, brokers: dict[str, str], creation: str
+    instance: ClientInstance, brokers: dict[str, str], backup_id: str
 ) -> AsyncIterator[list[GroupCopy]]:
     """Let all broker groups make their copies at the same time; delete the copies at the end."""
     begun = await asyncio.gather(
-        *(GroupCopy.begin(instance, group, brokers[group], creation) for group in sorted(brokers)),
+        *(GroupCopy.begin(instance, group, brokers[group], backup_id) for group in sorted(brokers)),
         return_exceptions=True,
     )
     copies = [each for each in begun if isinstance(each, GroupCopy)]

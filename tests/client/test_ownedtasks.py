@@ -9,7 +9,6 @@ import pytest
 from orderlymq import ownedtasks
 from orderlymq.consumer.core.events import (
     AskLocks,
-    CopySent,
     DeadLetter,
     Deliver,
     FindStart,
@@ -19,6 +18,7 @@ from orderlymq.consumer.core.events import (
     Pull,
     PullFailed,
     SendBack,
+    SendBackResult,
     StartFailed,
     failure,
 )
@@ -135,8 +135,8 @@ def test_every_instruction_that_awaits_an_answer_has_one_for_its_failure() -> No
     assert failure(deliver, "why") == ListenerDone(QUEUE, 1, 7, None, "why")
     assert failure(AskLocks((QUEUE,)), "why") == LocksFailed((QUEUE,), "why")
     assert failure(FindStart(QUEUE, 1), "why") == StartFailed(QUEUE, 1, "why")
-    assert failure(SendBack(QUEUE, 1, one, 0), "why") == CopySent(QUEUE, 1, 5, False, "why")
-    assert failure(letter, "why") == CopySent(QUEUE, 1, 5, False, "why", letter.presumed)
+    assert failure(SendBack(QUEUE, 1, one, 0), "why") == SendBackResult(QUEUE, 1, 5, False, "why")
+    assert failure(letter, "why") == SendBackResult(QUEUE, 1, 5, False, "why", letter.presumed)
     assert failure(Persist(QUEUE, None), "why") is None
 
 

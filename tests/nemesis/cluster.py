@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from orderlymq_operator.brokers.admin import Admin, AdminError
-from orderlymq_operator.plan.actions import GroupConfig, TopicConfig, UserConfig
+from orderlymq_operator.plan.actions import ConsumerGroupConfig, TopicConfig, UserConfig
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import request
 from orderlymq_runtime.remoting.client import RemotingClient, RemotingError
@@ -30,7 +30,7 @@ QUEUES: Final = 8
 #: The topics in addition to the one whose order is judged, and their queues; each gets a few messages per second.
 BESIDES: Final[Mapping[str, int]] = {DEALS: 4, LATER: LATER_QUEUES, GUARDED: 1}
 _READ_WRITE: Final = 6
-_ORDERED: Final = GroupConfig(
+_ORDERED: Final = ConsumerGroupConfig(
     orderly=True, enabled=True, retry_times=16, retry_queues=1, consume_timeout_minutes=15
 )
 

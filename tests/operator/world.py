@@ -11,11 +11,11 @@ from orderlymq_operator.plan.actions import (
     Action,
     AddLearner,
     ConditionReport,
+    ConsumerGroupConfig,
     CreateTopic,
-    DeleteGroup,
+    DeleteConsumerGroup,
     DeleteOrderConfig,
     DeleteTopic,
-    GroupConfig,
     Observed,
     ObservedGroup,
     ObservedNameServer,
@@ -26,7 +26,7 @@ from orderlymq_operator.plan.actions import (
     RemoveReplica,
     ReportCondition,
     RestartReplica,
-    SetGroup,
+    SetConsumerGroup,
     StartNameServer,
     StartReplica,
     StopReplica,
@@ -47,7 +47,7 @@ class WorldGroup:
     leader: int | None = None
     replicas: dict[int, ObservedReplica] = field(default_factory=dict)
     topics: dict[str, TopicConfig] = field(default_factory=dict)
-    consumer_groups: dict[str, GroupConfig] = field(default_factory=dict)
+    consumer_groups: dict[str, ConsumerGroupConfig] = field(default_factory=dict)
 
     def observed(self) -> ObservedGroup:
         if self.leader is None:
@@ -171,9 +171,9 @@ class World:
                 self.groups[name].topics[topic] = config
             case DeleteTopic(topic, name):
                 del self.groups[name].topics[topic]
-            case SetGroup(consumer_group, name, config_):
+            case SetConsumerGroup(consumer_group, name, config_):
                 self.groups[name].consumer_groups[consumer_group] = config_
-            case DeleteGroup(consumer_group, name):
+            case DeleteConsumerGroup(consumer_group, name):
                 del self.groups[name].consumer_groups[consumer_group]
             case ReportCondition(subject, condition):
                 self.conditions[subject] = condition

@@ -47,7 +47,7 @@ PIECES_WAITING_MAX: Final = 16
 # A reader that is silent for this long counts as gone.
 IDLE_MAX_S: Final = 60.0
 # This field of 20520 names the backup for which the copy is made: a repeated request with the same name gets it again.
-CREATION: Final = "creation"
+BACKUP_ID: Final = "backupId"
 # With this field, a piece is sent only while every topic has the queue list that it had when the copy began.
 UNCHANGED: Final = "unchanged"
 # RocksDB writes the properties of a table near its end. They contain the identity of the database and of the session
@@ -119,14 +119,14 @@ class _Session:
     """A copy that is being read.
 
     Attributes:
-        creation: the backup for which it was made; empty if the reader did not name one.
+        backup_id: the backup for which it was made; empty if the reader did not name one.
         body: the answer that describes it, until something is read.
         lists: the number of queues of each ordered topic that ever grew, when the copy began.
         unread: how many bytes of each file were not read yet.
     """
 
     name: str
-    creation: str
+    backup_id: str
     body: bytes
     directory: Path
     sizes: Mapping[str, int]
@@ -172,7 +172,7 @@ class BackupRequests:
         self._given_up = ""
         self._making: asyncio.Event | None = None
         # The backup for which a copy is being made.
-        self._creation = ""
+        self._backup_id = ""
         # A crash may have left files behind.
         _remove(self._directory)
         for code, handler in (
@@ -232,8 +232,8 @@ class BackupRequests:
     # -- parts -----------------------------------------------------------------------------------
 
     async def _make(self, command: RemotingCommand) -> Answer:
-        creation = command.ext.get(CREATION, "")
-        if (body := await self._copy_for(creation)) is not None:
+        backup_id = command.ext.get(BACKUP_ID, "")
+        if (body := await self._copy_for(backup_id)) is not None:
             return body, {}
         instance = self._serving()
         if instance is None:
@@ -247,7 +247,7 @@ class BackupRequests:
         lists = _lists(instance.state)
         session = secrets.token_hex(16)
         directory = self._directory / session
-        self._making, self._creation = asyncio.Event(), creation
+        self._making, self._backup_id = asyncio.Event(), backup_id
         taken_ms = machine_ms()
         try:
             # An acknowledged entry is applied, but an applied entry waits in memory for the next write.
@@ -274,10 +274,12 @@ class BackupRequests:
             files=files,
         )
         body, now = msgspec.json.encode(copy), self._seconds()
-        self._session = _Session(session, creation, body, directory, sizes, now, lists, dict(sizes))
+        self._session = _Session(
+            session, backup_id, body, directory, sizes, now, lists, dict(sizes)
+        )
         return body, {}
 
-    async def _copy_for(self, creation: str) -> bytes | None:
+    async def _copy_for(self, backup_id: str) -> bytes | None:
         """Return the description of an existing copy for this backup, or None if one has to be made.
 
         A reader asks again if it got no answer, because it waited too long or lost its connection.
@@ -285,10 +287,10 @@ class BackupRequests:
         Raises:
             CopyRefused: a copy for another backup exists.
         """
-        if creation and self._making is not None and self._creation == creation:
+        if backup_id and self._making is not None and self._backup_id == backup_id:
             await self._making.wait()
         session = self._session
-        if creation and session is not None and session.creation == creation:
+        if backup_id and session is not None and session.backup_id == backup_id:
             if session.body:
                 session.read_at = self._seconds()
                 return session.body

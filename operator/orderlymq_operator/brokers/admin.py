@@ -24,9 +24,9 @@ from orderlymq_operator.brokers.answers import (
 from orderlymq_operator.brokers.objectthread import beside_loop
 from orderlymq_operator.plan.actions import (
     AbortExpansion,
+    ConsumerGroupConfig,
     ExpansionStep,
     FenceTopic,
-    GroupConfig,
     ObservedExpansion,
     PublishTopic,
     SwitchTopic,
@@ -124,7 +124,7 @@ class Admin:
         """Return the topics of a raft group."""
         return await self._read(address, RequestCode.GET_ALL_TOPIC_CONFIG, {}, answers.topics)
 
-    async def consumer_groups(self, address: str) -> dict[str, GroupConfig]:
+    async def consumer_groups(self, address: str) -> dict[str, ConsumerGroupConfig]:
         """Return the consumer groups of a raft group."""
         code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
         return await self._read(address, code, {}, answers.consumer_groups)
@@ -363,7 +363,7 @@ class Admin:
         """Delete a topic and its messages."""
         await self._change(address, request(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": name}))
 
-    async def set_group(self, address: str, name: str, config: GroupConfig) -> None:
+    async def set_group(self, address: str, name: str, config: ConsumerGroupConfig) -> None:
         """Create or change a consumer group."""
         body = configbodies.SubscriptionGroupConfig(
             group_name=name,

@@ -11,7 +11,7 @@ from typing import Any, Final
 import orjson
 
 from orderlymq_operator.plan.actions import (
-    GroupConfig,
+    ConsumerGroupConfig,
     ObservedBlocker,
     ObservedExpansion,
     TopicConfig,
@@ -97,11 +97,11 @@ def topics(body: bytes) -> dict[str, TopicConfig]:
     }
 
 
-def consumer_groups(body: bytes) -> dict[str, GroupConfig]:
+def consumer_groups(body: bytes) -> dict[str, ConsumerGroupConfig]:
     """Return the consumer groups by name."""
     table = configbodies.SubscriptionGroupTable.from_json(body).subscription_group_table
     return {
-        name: GroupConfig(
+        name: ConsumerGroupConfig(
             config.consume_message_orderly,
             config.consume_enable,
             config.retry_max_times,

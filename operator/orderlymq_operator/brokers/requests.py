@@ -13,7 +13,7 @@ from orderlymq_operator.plan.actions import (
     AbortExpansion,
     AddLearner,
     CreateTopic,
-    DeleteGroup,
+    DeleteConsumerGroup,
     DeleteOrderConfig,
     DeleteTopic,
     DeleteUser,
@@ -23,7 +23,7 @@ from orderlymq_operator.plan.actions import (
     PutOrderConfig,
     RemoteAction,
     RemoveReplica,
-    SetGroup,
+    SetConsumerGroup,
     SetUser,
     SwitchTopic,
     TransferLeadership,
@@ -84,9 +84,9 @@ async def perform_remote(  # noqa: C901, PLR0912 - one per kind
             await admin.delete_topic(places.group_address(group), topic)
         case FenceTopic() | AbortExpansion() | SwitchTopic() | PublishTopic():
             await admin.change_queues(places.group_address(action.group), action)
-        case SetGroup():
+        case SetConsumerGroup():
             await _set_group(action, admin, places)
-        case DeleteGroup(name, group):
+        case DeleteConsumerGroup(name, group):
             await admin.delete_group(places.group_address(group), name)
         case SetUser(user, access_key, group, user_config):
             secret = places.secret_of(user)
@@ -105,7 +105,7 @@ async def perform_remote(  # noqa: C901, PLR0912 - one per kind
             assert_never(action)
 
 
-async def _set_group(action: SetGroup, admin: Admin, places: Places) -> None:
+async def _set_group(action: SetConsumerGroup, admin: Admin, places: Places) -> None:
     if action.start_from != "Client":
         # Set offsets first, on all raft groups: a consumer group that exists somewhere is never placed behind the
         # last message again.
@@ -133,7 +133,7 @@ async def _check_unmade(name: str, admin: Admin, address: str) -> None:
         )
 
 
-async def _seed(action: SetGroup, admin: Admin, address: str) -> None:
+async def _seed(action: SetConsumerGroup, admin: Admin, address: str) -> None:
     latest = action.start_from == "Latest"
     topics = await admin.topics(address)
     for topic in action.seed:

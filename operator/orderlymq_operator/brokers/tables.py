@@ -11,7 +11,7 @@ from typing import Final, TypeAlias, TypeVar
 from orderlymq_operator.brokers.admin import Admin, AdminError, SilentError
 from orderlymq_operator.brokers.objectthread import beside_loop
 from orderlymq_operator.plan.actions import (
-    GroupConfig,
+    ConsumerGroupConfig,
     ObservedExpansion,
     ObservedNameServer,
     TopicConfig,
@@ -25,7 +25,7 @@ T = TypeVar("T")
 # The last item is the refusal, if a table is None although the raft group answers.
 Tables: TypeAlias = tuple[
     Mapping[str, TopicConfig] | None,
-    Mapping[str, GroupConfig] | None,
+    Mapping[str, ConsumerGroupConfig] | None,
     Mapping[str, UserConfig] | None,
     Mapping[str, ObservedExpansion],
     str,

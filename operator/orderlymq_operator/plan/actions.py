@@ -43,7 +43,7 @@ def topic_config(topic: Topic, queues: int) -> TopicConfig:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class GroupConfig:
+class ConsumerGroupConfig:
     """A consumer group in one raft group, in the terms of RocketMQ's SubscriptionGroupConfig.
 
     Attributes:
@@ -257,7 +257,7 @@ class PublishTopic(OfTopicInGroup):
 
 
 @dataclass(frozen=True, slots=True)
-class SetGroup:
+class SetConsumerGroup:
     """Create or change a consumer group in one raft group.
 
     Attributes:
@@ -267,14 +267,14 @@ class SetGroup:
 
     consumer_group: str
     group: str
-    config: GroupConfig
+    config: ConsumerGroupConfig
     start_from: Literal["Client", "Latest", "Earliest"] = "Client"
     seed: tuple[str, ...] = ()
     also: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteGroup:
+class DeleteConsumerGroup:
     """Delete a consumer group with its offsets from one raft group."""
 
     consumer_group: str
@@ -343,8 +343,8 @@ RemoteAction: TypeAlias = (
     | UpdateTopic
     | DeleteTopic
     | ExpansionStep
-    | SetGroup
-    | DeleteGroup
+    | SetConsumerGroup
+    | DeleteConsumerGroup
     | SetUser
     | DeleteUser
 )
@@ -373,7 +373,7 @@ def chain_of(action: Action) -> ActionChain:
     match action:
         case StartNameServer(index) | RestartNameServer(index):
             return "NameServer", str(index)
-        case SetGroup(name) | DeleteGroup(name):
+        case SetConsumerGroup(name) | DeleteConsumerGroup(name):
             return "ConsumerGroup", name
         case SetUser(access_key=key) | DeleteUser(key):
             return "User", key
@@ -478,7 +478,7 @@ class ObservedGroup:
     leader: int | None = None
     replicas: Mapping[int, ObservedReplica] = field(default_factory=dict)
     topics: Mapping[str, TopicConfig] | None = None
-    consumer_groups: Mapping[str, GroupConfig] | None = None
+    consumer_groups: Mapping[str, ConsumerGroupConfig] | None = None
     users: Mapping[str, UserConfig] | None = None
     expansion: Mapping[str, ObservedExpansion] = field(default_factory=dict)
     refused: str = ""

@@ -16,14 +16,14 @@ from typing import Final
 from orderlymq_operator.plan.actions import (
     Action,
     ConditionReport,
+    ConsumerGroupConfig,
     CreateTopic,
-    DeleteGroup,
+    DeleteConsumerGroup,
     DeleteOrderConfig,
     DeleteTopic,
     DeleteUser,
     ExpansionStep,
     FenceTopic,
-    GroupConfig,
     Observed,
     ObservedGroup,
     PutOrderConfig,
@@ -31,7 +31,7 @@ from orderlymq_operator.plan.actions import (
     ReportCondition,
     RestartNameServer,
     RestartReplica,
-    SetGroup,
+    SetConsumerGroup,
     SetUser,
     StartNameServer,
     Subject,
@@ -157,7 +157,9 @@ def without_gone(desired: Desired, observed: Observed) -> Desired:
         topics = frozenset(each.topic for each in left if isinstance(each, lists))
         desired = replace(desired, deleted_topics=topics)
     if whole("consumer_groups"):
-        names = frozenset(each.consumer_group for each in left if isinstance(each, DeleteGroup))
+        names = frozenset(
+            each.consumer_group for each in left if isinstance(each, DeleteConsumerGroup)
+        )
         desired = replace(desired, deleted_consumer_groups=names)
     if whole("users"):
         keys = frozenset(each.access_key for each in left if isinstance(each, DeleteUser))
@@ -385,19 +387,19 @@ def _group(
         wanted = replace(config, concurrent=config.concurrent and as_is)
         if present is None:
             also = tuple(other for other in names if other != name) if start == "Latest" else ()
-            yield SetGroup(group.group_name, name, wanted, start, seed, also)
+            yield SetConsumerGroup(group.group_name, name, wanted, start, seed, also)
             if start == "Latest":
                 start = "Earliest"  # the first raft group sets every position
         elif present != wanted:
-            yield SetGroup(group.group_name, name, wanted)
+            yield SetConsumerGroup(group.group_name, name, wanted)
 
 
-def group_config(group: ConsumerGroup) -> GroupConfig:
+def group_config(group: ConsumerGroup) -> ConsumerGroupConfig:
     """Return the settings of *group* in the brokers."""
     minutes = -(
         -group.spec.consume_timeout.milliseconds // _MINUTE_MS
     )  # rounded up, so that it is never too short
-    return GroupConfig(
+    return ConsumerGroupConfig(
         orderly=group.spec.ordering == "Ordered",
         enabled=group.spec.enabled,
         retry_times=group.spec.retry.max_times,
@@ -445,7 +447,7 @@ def _deletions(desired: Desired, observed: Observed) -> Iterator[Action]:
     for name in sorted(desired.deleted_consumer_groups):
         for group, found in sorted(observed.groups.items()):
             if name in (found.consumer_groups or {}):
-                yield DeleteGroup(name, group)
+                yield DeleteConsumerGroup(name, group)
     for key in sorted(desired.deleted_users):
         for group, found in sorted(observed.groups.items()):
             if key in (found.users or {}):

@@ -187,15 +187,15 @@ async def test_a_table_goes_when_it_was_read(world: World) -> None:
 async def test_who_got_no_answer_gets_its_copy_when_it_asks_again(world: World) -> None:
     """Law: a client that asks again while the copy is being made gets that copy; only another backup is refused."""
     world.disk.clear()
-    asked = [asyncio.create_task(world.begin(creation="monday")) for _ in range(2)]
+    asked = [asyncio.create_task(world.begin(backupId="monday")) for _ in range(2)]
     await asyncio.sleep(0)
-    other = await world.ask(RequestCode.ORDERLYMQ_BACKUP_BEGIN, creation="tuesday")
+    other = await world.ask(RequestCode.ORDERLYMQ_BACKUP_BEGIN, backupId="tuesday")
     world.disk.set()
     first, second = [await each for each in asked]
-    third = await world.begin(creation="monday")
+    third = await world.begin(backupId="monday")
     assert await world.read(third) is None
-    again = await world.begin(creation="monday")
-    late = await world.ask(RequestCode.ORDERLYMQ_BACKUP_BEGIN, creation="tuesday")
+    again = await world.begin(backupId="monday")
+    late = await world.ask(RequestCode.ORDERLYMQ_BACKUP_BEGIN, backupId="tuesday")
 
     assert first == second == third
     assert again.session != first.session

@@ -8,8 +8,8 @@ import pytest
 from orderlymq_operator.brokers.admin import Admin, AdminError
 from orderlymq_operator.brokers.requests import perform_remote
 from orderlymq_operator.plan.actions import (
-    GroupConfig,
-    SetGroup,
+    ConsumerGroupConfig,
+    SetConsumerGroup,
     SwitchTopic,
     TopicConfig,
     UserConfig,
@@ -99,7 +99,9 @@ async def test_a_group_is_created_as_the_manifest_says(admin: Admin) -> None:
     """Law: a group is created with code 200 and the manifest's fields, consumeMessageOrderly included."""
     async with serving({}) as (broker, address):
         await admin.set_group(
-            address, "billing", GroupConfig(True, False, 3, 2, 7, "HoldKey", retry_pause_ms=250)
+            address,
+            "billing",
+            ConsumerGroupConfig(True, False, 3, 2, 7, "HoldKey", retry_pause_ms=250),
         )
 
         ((code, _, body),) = broker.asked
@@ -151,8 +153,8 @@ async def test_what_exists_is_read_from_the_brokers_tables(admin: Admin) -> None
             "b": TopicConfig(8, 6, order=True),
         }
         assert await admin.consumer_groups(address) == {
-            "g": GroupConfig(False, True, 5, 1, 15),
-            "h": GroupConfig(False, True, 16, 1, 15, concurrent=True),
+            "g": ConsumerGroupConfig(False, True, 5, 1, 15),
+            "h": ConsumerGroupConfig(False, True, 16, 1, 15, concurrent=True),
         }
 
 
@@ -309,8 +311,8 @@ async def test_a_group_gets_its_position_in_every_raft_group_before_it_is_made(
         30: lambda request: request.reply(ext={"offset": "42"}),
         352: lambda request: request.reply(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST),
     }
-    config = GroupConfig(True, True, 16, 1, 15)
-    action = SetGroup("billing", "demo-0", config, "Latest", ("orders",), ("demo-1",))
+    config = ConsumerGroupConfig(True, True, 16, 1, 15)
+    action = SetConsumerGroup("billing", "demo-0", config, "Latest", ("orders",), ("demo-1",))
 
     async with serving(answers) as (one, first), serving(answers) as (other, second):
         await perform_remote(action, admin, Leaders({"demo-0": first, "demo-1": second}))

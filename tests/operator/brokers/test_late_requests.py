@@ -17,9 +17,9 @@ from orderlymq_operator.brokers.admin import Admin, AdminError
 from orderlymq_operator.brokers.requests import perform_remote
 from orderlymq_operator.brokers.tables import SILENT, read_tables
 from orderlymq_operator.plan.actions import (
+    ConsumerGroupConfig,
     CreateTopic,
-    GroupConfig,
-    SetGroup,
+    SetConsumerGroup,
     TopicConfig,
     UpdateTopic,
     UserConfig,
@@ -72,7 +72,7 @@ _LATE: list[Callable[[Admin, str], Coroutine[Any, Any, None]]] = [
     lambda admin, address: admin.delete_group(address, "billing"),
     lambda admin, address: admin.set_topic(address, "orders", TopicConfig(4, 4, order=True)),
     lambda admin, address: admin.set_group(
-        address, "billing", GroupConfig(True, False, 3, 2, 7, "HoldKey")
+        address, "billing", ConsumerGroupConfig(True, False, 3, 2, 7, "HoldKey")
     ),
     lambda admin, address: admin.set_user(address, "reader", "the-former-secret", _USER),
     lambda admin, address: admin.seed_offset(address, "billing", "orders", 0, latest=True),
@@ -187,8 +187,8 @@ async def test_a_group_that_its_clients_have_made_since_it_was_planned_skips_not
 ) -> None:
     """Law: if clients created the group after the plan was made, "Latest" skips nothing."""
     async with operated() as world:
-        config = GroupConfig(True, True, 16, 1, 15)
-        action = SetGroup("shipping", "demo-0", config, "Latest", ("orders",))
+        config = ConsumerGroupConfig(True, True, 16, 1, 15)
+        action = SetConsumerGroup("shipping", "demo-0", config, "Latest", ("orders",))
         heartbeat(world.shell, "one@1", group="shipping")
         if commits:
             assert world.shell.call(15, commit_ext(0, group="shipping")).code == 0
@@ -199,7 +199,7 @@ async def test_a_group_that_its_clients_have_made_since_it_was_planned_skips_not
             await perform_remote(action, world.latter, Leaders({"demo-0": world.address}))
 
         assert offset_of(world.shell, group="shipping") == before
-        later = SetGroup("shipping", "demo-0", config)
+        later = SetConsumerGroup("shipping", "demo-0", config)
         await perform_remote(later, world.latter, Leaders({"demo-0": world.address}))
         assert world.shell.state.groups.by_name["shipping"].orderly
 

@@ -11,7 +11,7 @@ from orderlymq_operator.plan.actions import (
     ObservedNameServer,
     ObservedReplica,
     ReportCondition,
-    SetGroup,
+    SetConsumerGroup,
 )
 from orderlymq_operator.plan.planner import plan
 from orderlymq_protocol.codes import RequestCode
@@ -96,7 +96,7 @@ async def test_one_table_that_a_raft_group_refuses_hides_no_other() -> None:
     said = f"{address} answered code 1: {words}"
     assert found == ({}, None, {}, {}, said)
     kinds = {type(step) for step in steps}
-    assert (CreateTopic in kinds, SetGroup in kinds) == (True, False)
+    assert (CreateTopic in kinds, SetConsumerGroup in kinds) == (True, False)
     reports = {
         step.subject.kind: step.condition for step in steps if isinstance(step, ReportCondition)
     }

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from orderlymq_operator.kube.objects.cluster import Environment, GroupForm, kube_revision
+from orderlymq_operator.kube.objects.cluster import Environment, RaftGroupFacts, kube_revision
 from orderlymq_operator.kube.observe.inventory import Item, read_item
 from orderlymq_operator.kube.resources import CLUSTERS, OWN_KINDS, Json
 from orderlymq_operator.resources.kinds import Cluster
@@ -46,7 +46,7 @@ def cluster(**spec: Any) -> Cluster:
 
 def environment(made: Cluster, **facts: Any) -> Environment:
     count = made.spec.replicas_per_group
-    form = GroupForm(count, count, str(made.spec.storage.size), "10.96.0.7")
+    form = RaftGroupFacts(count, count, str(made.spec.storage.size), "10.96.0.7")
     return Environment(
         IMAGE,
         "IfNotPresent",

@@ -8,16 +8,16 @@ from hypothesis import strategies as st
 from orderlymq_operator.plan.actions import (
     Action,
     ConditionReport,
+    ConsumerGroupConfig,
     CreateTopic,
-    DeleteGroup,
+    DeleteConsumerGroup,
     DeleteOrderConfig,
     DeleteTopic,
-    GroupConfig,
     ObservedNameServer,
     PutOrderConfig,
     Refuse,
     ReportCondition,
-    SetGroup,
+    SetConsumerGroup,
     StartNameServer,
     StartReplica,
     Subject,
@@ -66,8 +66,8 @@ def test_the_queue_list_of_an_ordered_topic_is_published_before_its_queues_exist
         PutOrderConfig("orders", "demo-0:4;demo-1:4"),
         CreateTopic("orders", "demo-0", TopicConfig(4, 6, order=True)),
         CreateTopic("orders", "demo-1", TopicConfig(4, 6, order=True)),
-        SetGroup("billing", "demo-0", GroupConfig(True, True, 16, 1, 15)),
-        SetGroup("billing", "demo-1", GroupConfig(True, True, 16, 1, 15)),
+        SetConsumerGroup("billing", "demo-0", ConsumerGroupConfig(True, True, 16, 1, 15)),
+        SetConsumerGroup("billing", "demo-1", ConsumerGroupConfig(True, True, 16, 1, 15)),
     ]
 
 
@@ -105,9 +105,9 @@ def test_a_group_with_a_start_position_waits_for_its_topics() -> None:
     first = _work(plan(wanted, world.observed()))
     done = _work(world.settle(wanted))
 
-    config = GroupConfig(True, True, 16, 1, 15)
-    assert not any(isinstance(action, SetGroup) for action in first)
-    assert SetGroup("billing", "demo-0", config, "Latest", ("orders",)) in done
+    config = ConsumerGroupConfig(True, True, 16, 1, 15)
+    assert not any(isinstance(action, SetConsumerGroup) for action in first)
+    assert SetConsumerGroup("billing", "demo-0", config, "Latest", ("orders",)) in done
 
 
 def test_a_group_begins_behind_the_last_message_in_every_raft_group_before_it_exists_in_one() -> (
@@ -116,10 +116,10 @@ def test_a_group_begins_behind_the_last_message_in_every_raft_group_before_it_ex
     """Law: Latest is set in every raft group before the group exists in one; a creation that continues does not repeat it."""
     wanted = desired(topic(), group(topics=[{"name": "orders"}], startFrom="Latest"), groups=2)
     world = _settled(desired(topic(), groups=2))
-    config = GroupConfig(True, True, 16, 1, 15)
+    config = ConsumerGroupConfig(True, True, 16, 1, 15)
 
-    first = SetGroup("billing", "demo-0", config, "Latest", ("orders",), ("demo-1",))
-    second = SetGroup("billing", "demo-1", config, "Earliest", ("orders",))
+    first = SetConsumerGroup("billing", "demo-0", config, "Latest", ("orders",), ("demo-1",))
+    second = SetConsumerGroup("billing", "demo-1", config, "Earliest", ("orders",))
     assert _work(plan(wanted, replace(world.observed(), accepted=None))) == [first, second]
 
     world.perform(first, wanted)
@@ -133,8 +133,8 @@ def test_a_group_that_exists_skips_nothing_in_a_raft_group_added_later() -> None
 
     done = _work(world.settle(desired(consumers, groups=2)))
 
-    config = GroupConfig(True, True, 16, 1, 15)
-    assert SetGroup("billing", "demo-1", config, "Earliest", ()) in done
+    config = ConsumerGroupConfig(True, True, 16, 1, 15)
+    assert SetConsumerGroup("billing", "demo-1", config, "Earliest", ()) in done
 
 
 def test_nothing_is_planned_for_topics_while_a_group_is_silent() -> None:
@@ -183,7 +183,7 @@ def test_a_new_group_gets_new_queues_of_normal_topics_and_none_of_ordered_ones()
     created = [action for action in done if not isinstance(action, StartReplica)]
     assert created == [
         CreateTopic("b", "demo-1", TopicConfig(4, 6, order=False)),
-        SetGroup("billing", "demo-1", GroupConfig(True, True, 16, 1, 15)),
+        SetConsumerGroup("billing", "demo-1", ConsumerGroupConfig(True, True, 16, 1, 15)),
         CreateTopic("TBW102", "demo-1", TopicConfig(8, 7, order=False)),
     ]
 
@@ -227,7 +227,7 @@ def test_settings_of_a_group_and_permissions_of_a_topic_change_in_place() -> Non
 
     assert _work(world.settle(wanted)) == [
         UpdateTopic("orders", "demo-0", TopicConfig(8, 4, order=True)),
-        SetGroup("billing", "demo-0", GroupConfig(True, False, 3, 1, 2, "HoldKey")),
+        SetConsumerGroup("billing", "demo-0", ConsumerGroupConfig(True, False, 3, 1, 2, "HoldKey")),
     ]
 
 
@@ -236,13 +236,13 @@ def test_a_group_changes_to_keys_in_place() -> None:
     world = _settled(desired(group()))
     retry = {"pause": "250ms", "pauseMax": "1m30s"}
     wanted = desired(group(concurrency="Key", laneKeyProperty="orderId", retry=retry))
-    config = GroupConfig(True, True, 16, 1, 15, "Continue", "Key", "orderId")
+    config = ConsumerGroupConfig(True, True, 16, 1, 15, "Continue", "Key", "orderId")
     paused = replace(config, retry_pause_ms=250, retry_pause_max_ms=90_000)
 
-    assert _work(world.settle(wanted)) == [SetGroup("billing", "demo-0", paused)]
+    assert _work(world.settle(wanted)) == [SetConsumerGroup("billing", "demo-0", paused)]
 
 
-_CONCURRENT = GroupConfig(False, True, 16, 1, 15, concurrent=True)
+_CONCURRENT = ConsumerGroupConfig(False, True, 16, 1, 15, concurrent=True)
 _PLAIN = replace(_CONCURRENT, concurrent=False)
 
 
@@ -261,13 +261,13 @@ def test_a_concurrent_group_is_made_so_and_one_that_exists_is_left() -> None:
     assert _work(world.settle(wanted)) == []
     changed = desired(group(ordering="Concurrent", retry={"maxTimes": 3}))
     assert _work(world.settle(changed)) == [
-        SetGroup("billing", "demo-0", replace(_PLAIN, retry_times=3))
+        SetConsumerGroup("billing", "demo-0", replace(_PLAIN, retry_times=3))
     ]
     assert _work(ordered.settle(desired(group()))) == [
-        SetGroup("billing", "demo-0", GroupConfig(True, True, 16, 1, 15))
+        SetConsumerGroup("billing", "demo-0", ConsumerGroupConfig(True, True, 16, 1, 15))
     ]
     more = desired(group(ordering="Concurrent"), groups=2)
-    assert SetGroup("billing", "demo-1", _PLAIN, "Client", ()) in world.settle(more)
+    assert SetConsumerGroup("billing", "demo-1", _PLAIN, "Client", ()) in world.settle(more)
     keyed = _settled(desired(group(ordering="Concurrent", concurrency="Key")))
     assert keyed.groups["demo-0"].consumer_groups["billing"].concurrent is False
 
@@ -283,7 +283,7 @@ def test_drift_is_repaired() -> None:
 
     assert _work(world.settle(wanted)) == [
         UpdateTopic("orders", "demo-0", _ORDERED),
-        SetGroup("billing", "demo-0", GroupConfig(True, True, 16, 1, 15)),
+        SetConsumerGroup("billing", "demo-0", ConsumerGroupConfig(True, True, 16, 1, 15)),
     ]
 
 
@@ -374,7 +374,7 @@ def test_only_what_was_given_up_with_policy_delete_is_deleted() -> None:
     )
 
     assert _work(world.settle(wanted)) == [
-        DeleteGroup("gone", "demo-0"),
+        DeleteConsumerGroup("gone", "demo-0"),
         DeleteTopic("drop", "demo-0"),
         DeleteOrderConfig("drop"),
     ]

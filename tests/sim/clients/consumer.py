@@ -17,7 +17,6 @@ from orderlymq.consumer.core.events import (
     AskLocks,
     Assigned,
     Closing,
-    CopySent,
     DeadLetter,
     Deliver,
     DeliveryDropped,
@@ -38,6 +37,7 @@ from orderlymq.consumer.core.events import (
     Released,
     Report,
     SendBack,
+    SendBackResult,
     SetOffset,
     StartFailed,
     StartFound,
@@ -341,7 +341,7 @@ class Consumer(Client):
         )
         self._work()
 
-    def handed_over(self, copy: CopySent) -> None:
+    def handed_over(self, copy: SendBackResult) -> None:
         """Handle the result of a dead letter."""
         if copy.ok:
             self._expected.passed_by(copy.queue, copy.generation, copy.offset)

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from orderlymq.connection.wire import check, is_stored
-from orderlymq.consumer.core.events import CopySent, DeadLetter, ParkedFrom
+from orderlymq.consumer.core.events import DeadLetter, ParkedFrom, SendBackResult
 from orderlymq.consumer.group.requests import copy_to_retry, park_request, read_verdict
 from orderlymq.errors import OrderlyMQError
 from orderlymq.oracle.verdict import Kind
@@ -95,4 +95,4 @@ class HandOver:
     ) -> None:
         ask = self.ask
         place = (ask.queue, ask.generation, ask.message.queue_offset)
-        self.consumer.handed_over(CopySent(*place, ok, reason, parked, released))
+        self.consumer.handed_over(SendBackResult(*place, ok, reason, parked, released))

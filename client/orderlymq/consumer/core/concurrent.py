@@ -19,7 +19,6 @@ from orderlymq.consumer.core.events import (
     Assigned,
     Closing,
     ConcurrentResult,
-    CopySent,
     Deliver,
     DeliveryDropped,
     Event,
@@ -38,6 +37,7 @@ from orderlymq.consumer.core.events import (
     Released,
     Resumed,
     SendBack,
+    SendBackResult,
     SetOffset,
     StartFailed,
     StartFound,
@@ -139,8 +139,8 @@ class ConcurrentConsumer(AssignedQueues[QueueState]):
                 self._listener_done(event)
             case DeliveryDropped():
                 self._delivery_dropped(event)
-            case CopySent():
-                self._copy_sent(event, now_ms)
+            case SendBackResult():
+                self._sent_back(event, now_ms)
             case Released():
                 self._releasing.discard(event.queue)
                 if event.queue in self._wanted - self._queues.keys():
@@ -266,7 +266,7 @@ class ConcurrentConsumer(AssignedQueues[QueueState]):
         state.returning.add(message.queue_offset)
         self._out.append(SendBack(state.queue, state.fetcher.generation, message, delay_level))
 
-    def _copy_sent(self, event: CopySent, now_ms: int) -> None:
+    def _sent_back(self, event: SendBackResult, now_ms: int) -> None:
         state = self._current(event.queue, event.generation)
         if state is None or event.offset not in state.returning:
             return

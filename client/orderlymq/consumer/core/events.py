@@ -173,7 +173,7 @@ class DeliveryDropped(OfDelivery):
 
 
 @dataclass(frozen=True, slots=True)
-class CopySent(OfFetcher):
+class SendBackResult(OfFetcher):
     """A message was handed back to the broker, as a retry or a dead letter; or that failed.
 
     Attributes:
@@ -233,7 +233,7 @@ Event: TypeAlias = (
     | ListenerStarted
     | ListenerDone
     | DeliveryDropped
-    | CopySent
+    | SendBackResult
     | Released
     | OffsetsReset
     | Paused
@@ -277,7 +277,7 @@ class Deliver(OfDelivery):
 
 @dataclass(frozen=True, slots=True)
 class SendBack(OfFetcher):
-    """Give a message back for a later retry (concurrent); the shell answers with CopySent."""
+    """Give a message back for a later retry (concurrent); the shell answers with `SendBackResult`."""
 
     message: ReceivedMessage
     delay_level: int
@@ -285,7 +285,7 @@ class SendBack(OfFetcher):
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter(OfFetcher):
-    """Hand a message over to the dead-letter queue (ordered); the shell answers with CopySent.
+    """Hand a message over to the dead-letter queue (ordered); the shell answers with `SendBackResult`.
 
     If the broker knows epochs, it is asked first what to do with the message and with those that follow it.
 
@@ -381,9 +381,9 @@ def failure(instruction: Instruction, reason: str) -> Event | None:
         case FindStart(queue, generation):
             return StartFailed(queue, generation, reason)
         case SendBack(queue, generation, message):
-            return CopySent(queue, generation, message.queue_offset, False, reason)
+            return SendBackResult(queue, generation, message.queue_offset, False, reason)
         case DeadLetter(queue, generation, message):
             parked = instruction.presumed
-            return CopySent(queue, generation, message.queue_offset, False, reason, parked)
+            return SendBackResult(queue, generation, message.queue_offset, False, reason, parked)
         case SetOffset() | Release() | StopPull() | Persist() | Report():
             return None

@@ -19,7 +19,6 @@ from orderlymq.consumer.core.events import (
     AskLocks,
     Assigned,
     Closing,
-    CopySent,
     Deliver,
     DeliveryDropped,
     Event,
@@ -37,6 +36,7 @@ from orderlymq.consumer.core.events import (
     PullFailed,
     Released,
     Resumed,
+    SendBackResult,
     SetOffset,
     StartFailed,
     StartFound,
@@ -119,8 +119,8 @@ class OrderedConsumer(LockedQueues):
                 self._listener_done(event, now_ms)
             case DeliveryDropped():
                 self._delivery_dropped(event)
-            case CopySent():
-                self._copy_sent(event, now_ms)
+            case SendBackResult():
+                self._sent_back(event, now_ms)
             case Released():
                 self._released(event, now_ms)
             case OffsetsReset():
@@ -294,7 +294,7 @@ class OrderedConsumer(LockedQueues):
         state.fetcher.cache.again(message.queue_offset for message in messages)
         self._suspend(state, suspend_ms, now_ms)
 
-    def _copy_sent(self, event: CopySent, now_ms: int) -> None:
+    def _sent_back(self, event: SendBackResult, now_ms: int) -> None:
         state = self._queues.get(event.queue)
         if state is None or not state.copying:
             return

@@ -7,7 +7,7 @@ answer that parks a key is lost, the key counts as parked, and its first dead le
 `ordered`. The broker decides whether a key is parked.
 """
 
-from orderlymq.consumer.core.events import CopySent, DeadLetter, ParkedFrom, Report
+from orderlymq.consumer.core.events import DeadLetter, ParkedFrom, Report, SendBackResult
 from orderlymq.consumer.core.queuestate import QueueState, message_ids
 from orderlymq.message import ReceivedMessage
 
@@ -44,7 +44,7 @@ def dead_letter_of(state: QueueState, message: ReceivedMessage, reconsume_max: i
 
 
 def note_handover(
-    group: str, state: QueueState, event: CopySent, message: ReceivedMessage
+    group: str, state: QueueState, event: SendBackResult, message: ReceivedMessage
 ) -> list[Report]:
     """Update the parked keys from the result of a hand-over; return the lines for the log."""
     key = message.key or ""

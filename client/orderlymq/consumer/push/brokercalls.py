@@ -14,7 +14,6 @@ from typing import Final
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.connection.wire import check
 from orderlymq.consumer.core.events import (
-    CopySent,
     DeadLetter,
     Event,
     FindStart,
@@ -26,6 +25,7 @@ from orderlymq.consumer.core.events import (
     Pulled,
     PullFailed,
     SendBack,
+    SendBackResult,
     StartFailed,
     StartFound,
 )
@@ -290,7 +290,7 @@ class BrokerCalls(GroupCalls):
         place = (ask.queue, ask.generation, message.queue_offset)
         verdict, parked, reason = await self._ask_parking(ask)
         if verdict not in ("held", "continue"):
-            self._post(CopySent(*place, False, reason, parked, verdict == "released"))
+            self._post(SendBackResult(*place, False, reason, parked, verdict == "released"))
             return
         behind = parked is not None and parked.precedes(message.queue_offset)
         ok, reason = await send_copy(
@@ -302,7 +302,7 @@ class BrokerCalls(GroupCalls):
             maximum=times if parked is not None else self._reconsume_max,
             behind=parked.message_id if parked is not None and behind else "",
         )
-        self._post(CopySent(*place, ok, reason, parked))
+        self._post(SendBackResult(*place, ok, reason, parked))
 
     async def _ask_parking(self, ask: DeadLetter) -> tuple[str, ParkedFrom | None, str]:
         """Return the broker's verdict, the dead letter that parks or may park the key, and the reason of a refusal."""
@@ -324,7 +324,7 @@ class BrokerCalls(GroupCalls):
         ok, reason = await hand_back(
             self._instance, self._group, ask.message, delay_level=level, maximum=maximum
         )
-        self._post(CopySent(ask.queue, ask.generation, ask.message.queue_offset, ok, reason))
+        self._post(SendBackResult(ask.queue, ask.generation, ask.message.queue_offset, ok, reason))
 
 
 def lease_clock_ms() -> int:

@@ -19,7 +19,7 @@ from orderlymq_operator.kube.forecast.present import missing_secret, observed_st
 from orderlymq_operator.kube.objects import drift, names
 from orderlymq_operator.kube.objects.cluster import (
     Environment,
-    GroupForm,
+    RaftGroupFacts,
     accepted_spec,
     kube_revision,
     name_server_revision,
@@ -299,7 +299,9 @@ def _addresses(cluster: Cluster, live: Live) -> Addresses:
     return {**view.addresses, **of_nodes}
 
 
-def _certified(cluster: Cluster, live: Live, name: str, form: GroupForm) -> tuple[GroupForm, int]:
+def _certified(
+    cluster: Cluster, live: Live, name: str, form: RaftGroupFacts
+) -> tuple[RaftGroupFacts, int]:
     """Return *form* with the certificates that its StatefulSet names, and the number of steps to the desired mode."""
     present = live.find(STATEFUL_SETS, name)
     if present is None:

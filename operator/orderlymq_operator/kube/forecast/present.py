@@ -13,7 +13,7 @@ from typing import Final
 from orderlymq_operator.brokers.status import Peer, ReplicaStatus
 from orderlymq_operator.brokers.tables import Tables
 from orderlymq_operator.kube.objects.canary import canary_name
-from orderlymq_operator.kube.objects.cluster import Environment, GroupForm
+from orderlymq_operator.kube.objects.cluster import Environment, RaftGroupFacts
 from orderlymq_operator.kube.observe.cluster import Live, observed_group, with_forms
 from orderlymq_operator.kube.observe.desired import DesiredState
 from orderlymq_operator.kube.observe.inventory import Item
@@ -21,7 +21,7 @@ from orderlymq_operator.kube.observe.pods import PodFacts
 from orderlymq_operator.kube.reconcile.status import condition_of
 from orderlymq_operator.kube.resources import DEPLOYMENTS, STATEFUL_SETS, Json
 from orderlymq_operator.plan.actions import (
-    GroupConfig,
+    ConsumerGroupConfig,
     Observed,
     ObservedNameServer,
     Subject,
@@ -45,7 +45,7 @@ from orderlymq_protocol.names import AUTO_CREATE_TOPIC
 # Secrets are not read; the forecast assumes that accounts keep their secrets.
 _FINGERPRINT: Final = "as it is"
 # Only the presence of the canary's consumer group counts: the canary makes it, and the operator deletes it.
-_CANARY_GROUP: Final = GroupConfig(True, True, 16, 1, 15)
+_CANARY_GROUP: Final = ConsumerGroupConfig(True, True, 16, 1, 15)
 # The settings of a topic that is being deleted; only its queues count.
 _LEAVING: Final = TopicConfig(0, PERMISSION_BITS["ReadWrite"], order=False)
 
@@ -122,7 +122,7 @@ def is_effective(item: Item) -> bool:
     )
 
 
-def _tell(live: Live, group: str, form: GroupForm) -> None:
+def _tell(live: Live, group: str, form: RaftGroupFacts) -> None:
     """Set a status for every ready replica of a raft group, derived from its pod."""
     pods = {node: pod for node, pod in live.group_pods(group).items() if _is_ready(pod)}
     leading = [(pod.term, node) for node, pod in pods.items() if pod.leads]
@@ -159,7 +159,7 @@ def _layout(parts: Iterable[Json]) -> dict[str, int]:
     return {part["group"]: part["queues"] for part in parts if part.get("queues")}
 
 
-def _consumer_groups(present: DesiredState) -> dict[str, GroupConfig]:
+def _consumer_groups(present: DesiredState) -> dict[str, ConsumerGroupConfig]:
     return {
         group.group_name: group_config(group)
         for group in present.desired.consumer_groups

@@ -67,7 +67,7 @@ _NAME_SERVER_CLAIM: Final = "128Mi"
 
 
 @dataclass(frozen=True, slots=True)
-class GroupForm:
+class RaftGroupFacts:
     """Facts of a raft group that do not follow from its Cluster alone.
 
     Attributes:
@@ -110,7 +110,7 @@ class Environment:
     pull_policy: str
     revision: str
     name_server_revision: str = ""
-    groups: Mapping[str, GroupForm] = field(default_factory=dict)
+    groups: Mapping[str, RaftGroupFacts] = field(default_factory=dict)
     name_server_claim: str = _NAME_SERVER_CLAIM
     operator_namespace: str = "default"
     accepted: ClusterSpec | None = None

@@ -25,7 +25,7 @@ from orderlymq_operator.brokers.tables import Tables, read_name_server
 from orderlymq_operator.kube.api import ApiError
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.backups.restore import RESTORING
-from orderlymq_operator.kube.objects.cluster import Environment, GroupForm
+from orderlymq_operator.kube.objects.cluster import Environment, RaftGroupFacts
 from orderlymq_operator.kube.objects.ownership import is_former, owners
 from orderlymq_operator.kube.observe.lister import Lister
 from orderlymq_operator.kube.observe.pods import (
@@ -238,7 +238,7 @@ def _who(pod: PodFacts) -> dict[str, object]:
 def observed_group(
     live: Live,
     group: str,
-    form: GroupForm,
+    form: RaftGroupFacts,
     tables: Tables,
     *,
     min_ready_s: float,

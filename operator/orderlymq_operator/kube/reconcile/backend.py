@@ -31,7 +31,7 @@ from orderlymq_operator.kube.api import (
 from orderlymq_operator.kube.objects import drift, names
 from orderlymq_operator.kube.objects.cluster import (
     Environment,
-    GroupForm,
+    RaftGroupFacts,
     group_set,
 )
 from orderlymq_operator.kube.objects.drift import fingerprint
@@ -82,7 +82,7 @@ from orderlymq_operator.plan.actions import (
     Action,
     ActionChain,
     ConditionReport,
-    DeleteGroup,
+    DeleteConsumerGroup,
     Observed,
     ObservedGroup,
     PutOrderConfig,
@@ -200,7 +200,9 @@ class KubeBackend:
         form = pod.access or access_by(self.desired.cluster)
         return self.pages.get(form, PageAccess(form.scheme))
 
-    def _observed(self, group: str, form: GroupForm, tables: Tables, now_ms: int) -> ObservedGroup:
+    def _observed(
+        self, group: str, form: RaftGroupFacts, tables: Tables, now_ms: int
+    ) -> ObservedGroup:
         cluster = self.desired.cluster
         found = observed_group(
             self.live,
@@ -413,7 +415,7 @@ class KubeBackend:
                 forms[group] = replace(form, address=service["spec"]["clusterIP"])
         self.environment = replace(self.environment, groups=forms)
 
-    async def _apply_group(self, group: str, form: GroupForm) -> None:
+    async def _apply_group(self, group: str, form: RaftGroupFacts) -> None:
         self.environment = replace(
             self.environment, groups={**self.environment.groups, group: form}
         )
@@ -458,7 +460,7 @@ class KubeBackend:
         needs no fresh state of the Cluster, but deleting the consumer group does.
         """
         said = self.used_before.get(chain_of(action), "")
-        if may_change() or not said or not isinstance(action, DeleteGroup):
+        if may_change() or not said or not isinstance(action, DeleteConsumerGroup):
             return ""
         name, address = action.consumer_group, self.group_address(action.group)
         is_locked = any(lock.group == name for lock in await self.admin.locks(address))

@@ -41,7 +41,7 @@ from orderlymq_operator.kube.objects.certificates import (
     known_authority,
     pair_in,
 )
-from orderlymq_operator.kube.objects.cluster import GroupForm
+from orderlymq_operator.kube.objects.cluster import RaftGroupFacts
 from orderlymq_operator.kube.observe.cluster import Live
 from orderlymq_operator.kube.observe.inventory import ClusterKey
 from orderlymq_operator.kube.resources import SECRETS, STATEFUL_SETS, Json
@@ -136,8 +136,8 @@ class Certificates:
         return key in self._lost
 
     async def settle(
-        self, cluster: Cluster, live: Live, forms: Mapping[str, GroupForm], *, paused: bool
-    ) -> tuple[dict[str, GroupForm], str]:
+        self, cluster: Cluster, live: Live, forms: Mapping[str, RaftGroupFacts], *, paused: bool
+    ) -> tuple[dict[str, RaftGroupFacts], str]:
         """Return *forms* with the certificates of their next pods, and why certificates cannot be renewed, or empty.
 
         A *paused* Cluster gets certificates only for new broker groups. New broker groups that cannot get certificates
@@ -354,7 +354,7 @@ class Certificates:
 
 
 def group_certificates(
-    cluster: Cluster, live: Live, group: str, form: GroupForm, *, paused: bool
+    cluster: Cluster, live: Live, group: str, form: RaftGroupFacts, *, paused: bool
 ) -> GroupCertificates | None:
     """Return the certificates of a broker group; None if it has no TLS between its replicas."""
     present = live.find(STATEFUL_SETS, group)
@@ -376,7 +376,7 @@ def group_certificates(
     return GroupCertificates(mode, issued, running, present is not None, has_all, is_calm)
 
 
-def _can_wait(lacking: set[str], forms: Mapping[str, GroupForm], live: Live) -> bool:
+def _can_wait(lacking: set[str], forms: Mapping[str, RaftGroupFacts], live: Live) -> bool:
     """Return whether a Cluster can continue without *lacking* broker groups: the last ones, not all, without pods."""
     rest = len(forms) - len(lacking)
     return rest > 0 and all(

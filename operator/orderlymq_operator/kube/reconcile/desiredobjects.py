@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from orderlymq_operator.kube.objects import canary, console, names
 from orderlymq_operator.kube.objects.cluster import (
     Environment,
-    GroupForm,
+    RaftGroupFacts,
     account_objects,
     budget_objects,
     group_set,
@@ -140,7 +140,7 @@ def settings_in_use(cluster: Cluster, environment: Environment, live: Live) -> l
     return found
 
 
-def forms_of(desired: Desired, live: Live, groups: tuple[str, ...]) -> dict[str, GroupForm]:
+def forms_of(desired: Desired, live: Live, groups: tuple[str, ...]) -> dict[str, RaftGroupFacts]:
     """Return the form of every raft group: from its StatefulSet, or that of a new one.
 
     If a raft group's volumes outlived its StatefulSet, it starts only with the replicas that have a volume, and the
@@ -156,14 +156,16 @@ def forms_of(desired: Desired, live: Live, groups: tuple[str, ...]) -> dict[str,
             volumes = live.claims_of(group)
             count = max(volumes, default=desired.cluster.spec.replicas_per_group)
             size = str(desired.cluster.spec.storage.size)
-            found[group] = GroupForm(count, count, size, address, closed=bool(volumes))
+            found[group] = RaftGroupFacts(count, count, size, address, closed=bool(volumes))
             continue
         notes = present["metadata"].get("annotations") or {}
         count = int(notes.get(names.ANNOTATION_REPLICAS) or present["spec"].get("replicas", 1))
         first = int(notes.get(names.ANNOTATION_FIRST) or count)
         kept = notes.get(names.ANNOTATION_ADDRESS) or address
         closed = notes.get(names.ANNOTATION_CLOSED) == "true"
-        found[group] = GroupForm(count, first, claim_size(present), address or kept, closed=closed)
+        found[group] = RaftGroupFacts(
+            count, first, claim_size(present), address or kept, closed=closed
+        )
     return found
 
 

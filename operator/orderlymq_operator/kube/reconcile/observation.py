@@ -19,7 +19,7 @@ from orderlymq_operator.kube.certificates.authority import CertificateError
 from orderlymq_operator.kube.certificates.expiry import certificates_condition
 from orderlymq_operator.kube.objects.cluster import (
     Environment,
-    GroupForm,
+    RaftGroupFacts,
     kube_revision,
     name_server_revision,
 )
@@ -201,7 +201,7 @@ class Observer:
 
     async def _certified(
         self, item: Item, live: Live, state: DesiredState, *, restores: bool
-    ) -> tuple[dict[str, GroupForm], str]:
+    ) -> tuple[dict[str, RaftGroupFacts], str]:
         """Return the forms of the broker groups, and the problem with their certificates, or empty.
 
         New broker groups that cannot get certificates are not desired for now, so that they do not delay the others.

@@ -13,7 +13,7 @@ from orderlymq_operator.plan.actions import (
     Action,
     AddLearner,
     CreateTopic,
-    DeleteGroup,
+    DeleteConsumerGroup,
     DeleteOrderConfig,
     DeleteTopic,
     DeleteUser,
@@ -26,7 +26,7 @@ from orderlymq_operator.plan.actions import (
     RemoveReplica,
     RestartNameServer,
     RestartReplica,
-    SetGroup,
+    SetConsumerGroup,
     SetUser,
     StartNameServer,
     StartReplica,
@@ -312,7 +312,7 @@ def _lag(topic: str, before: Observed) -> str:
 
 
 def _consumer_group(name: str, before: Observed, chain: Sequence[Action]) -> Iterator[Effect]:
-    steps = [step for step in chain if isinstance(step, SetGroup)]
+    steps = [step for step in chain if isinstance(step, SetConsumerGroup)]
     if not steps:
         return
     present = {
@@ -368,7 +368,9 @@ def _undeclared(kind: str, name: str, chain: Sequence[Action]) -> Iterator[Effec
         text = "the current expansion is finished, although no Topic asks for it"
         yield Effect("Changes", text, ("name servers", *ended))
     places = tuple(
-        step.group for step in chain if isinstance(step, DeleteTopic | DeleteGroup | DeleteUser)
+        step.group
+        for step in chain
+        if isinstance(step, DeleteTopic | DeleteConsumerGroup | DeleteUser)
     )
     lost = {"Topic": "its messages", "ConsumerGroup": "its offsets"}.get(kind)
     if lost is None:

@@ -13,13 +13,13 @@ from orderlymq_operator.plan.actions import (
     AbortExpansion,
     Action,
     AddLearner,
+    ConsumerGroupConfig,
     CreateTopic,
-    DeleteGroup,
+    DeleteConsumerGroup,
     DeleteOrderConfig,
     DeleteTopic,
     DeleteUser,
     FenceTopic,
-    GroupConfig,
     Member,
     Observed,
     ObservedExpansion,
@@ -35,7 +35,7 @@ from orderlymq_operator.plan.actions import (
     ReportCondition,
     RestartNameServer,
     RestartReplica,
-    SetGroup,
+    SetConsumerGroup,
     SetUser,
     StartNameServer,
     StartReplica,
@@ -71,7 +71,7 @@ class IdealGroup:
     leader: int | None = None
     replicas: dict[int, ObservedReplica] = field(default_factory=dict)
     topics: dict[str, TopicConfig] = field(default_factory=dict)
-    consumer_groups: dict[str, GroupConfig] = field(default_factory=dict)
+    consumer_groups: dict[str, ConsumerGroupConfig] = field(default_factory=dict)
     users: dict[str, UserConfig] = field(default_factory=dict)
     expansion: dict[str, ObservedExpansion] = field(default_factory=dict)
     known: bool = True
@@ -190,9 +190,9 @@ class IdealCluster:
             case DeleteTopic(topic, group):
                 self.groups[group].topics.pop(topic, None)
                 self.groups[group].expansion.pop(topic, None)
-            case SetGroup(name, group, settings):
+            case SetConsumerGroup(name, group, settings):
                 self.groups[group].consumer_groups[name] = settings
-            case DeleteGroup(name, group):
+            case DeleteConsumerGroup(name, group):
                 self.groups[group].consumer_groups.pop(name, None)
             case SetUser(_, key, group, account):
                 self.groups[group].users[key] = account

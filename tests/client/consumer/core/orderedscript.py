@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from orderlymq.consumer.core.events import (
     AskLocks,
     Assigned,
-    CopySent,
     DeadLetter,
     Deliver,
     Event,
@@ -27,6 +26,7 @@ from orderlymq.consumer.core.events import (
     Release,
     Released,
     Report,
+    SendBackResult,
     SetOffset,
     StartFound,
     Tick,
@@ -164,7 +164,7 @@ class Script:
         copies = [each for each in self.said if isinstance(each, DeadLetter)]
         last = copies[-1]
         place = (queue, last.generation, last.message.queue_offset)
-        return self.play(CopySent(*place, ok, parked=parked, released=released))
+        return self.play(SendBackResult(*place, ok, parked=parked, released=released))
 
     @property
     def letters(self) -> list[tuple[int, ParkedFrom | None]]:

@@ -7,7 +7,6 @@ from orderlymq.consumer.core.events import (
     Assigned,
     Closing,
     ConcurrentResult,
-    CopySent,
     Deliver,
     DeliveryDropped,
     Event,
@@ -26,6 +25,7 @@ from orderlymq.consumer.core.events import (
     Report,
     Resumed,
     SendBack,
+    SendBackResult,
     SetOffset,
     StartFailed,
     StartFound,
@@ -140,7 +140,7 @@ def test_the_ack_index_divides_a_batch() -> None:
     script.done(deliver, ack_index=4)
     assert script.committed == [5]
     for offset, _ in script.sent_back:
-        script.play(CopySent(QUEUE, script.generation, offset, ok=True))
+        script.play(SendBackResult(QUEUE, script.generation, offset, ok=True))
 
     assert script.sent_back == [(offset, 0) for offset in range(5, 10)]
     assert script.committed[-1] == 10
@@ -198,7 +198,7 @@ def test_a_message_the_broker_did_not_take_back_is_tried_here_again_after_five_s
     (deliver,) = script.pulled(0)
     script.done(deliver, ConcurrentResult.RECONSUME_LATER)
 
-    script.play(CopySent(QUEUE, script.generation, 0, ok=False))
+    script.play(SendBackResult(QUEUE, script.generation, 0, ok=False))
     quiet = script.tick(4_999)
     again = [each for each in script.tick(1) if isinstance(each, Deliver)]
 
@@ -260,7 +260,7 @@ def test_a_message_that_sits_15_minutes_in_a_listener_is_sent_back_at_level_3() 
 
     assert before == []
     assert script.sent_back == [(0, 3)]
-    script.play(CopySent(QUEUE, script.generation, 0, ok=True))
+    script.play(SendBackResult(QUEUE, script.generation, 0, ok=True))
     script.done(deliver, ConcurrentResult.RECONSUME_LATER)
     assert script.committed[-1] == 1
     assert script.sent_back == [(0, 3)], "the retry topic would have it twice"
@@ -372,7 +372,7 @@ def test_what_nobody_began_for_too_long_goes_one_way() -> None:
     script.tick(15 * 60_000)
 
     said = script.play(DeliveryDropped(QUEUE, deliver.generation, deliver.delivery))
-    script.play(CopySent(QUEUE, script.generation, 0, ok=True))
+    script.play(SendBackResult(QUEUE, script.generation, 0, ok=True))
 
     assert script.sent_back == [(0, 3)]
     assert not [each for each in said if isinstance(each, Deliver)]

@@ -15,7 +15,6 @@ import pytest
 from orderlymq.consumer.core.events import (
     AskLocks,
     Assigned,
-    CopySent,
     DeadLetter,
     Deliver,
     DeliveryDropped,
@@ -30,6 +29,7 @@ from orderlymq.consumer.core.events import (
     PullFailed,
     Release,
     Released,
+    SendBackResult,
     SetOffset,
     StartFailed,
     StartFound,
@@ -212,7 +212,7 @@ class World:
         is_stored = self.chance.random() < 0.7
         if is_stored:
             self.done.add(letter.message.queue_offset)
-        self.play(CopySent(QUEUE, letter.generation, letter.message.queue_offset, is_stored))
+        self.play(SendBackResult(QUEUE, letter.generation, letter.message.queue_offset, is_stored))
 
     # -- the other member
 

@@ -6,13 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orderlymq.consumer.core.events import (
-    CopySent,
     DeadLetter,
     ListenerDone,
     OffsetIllegal,
     OrderedResult,
     ParkedFrom,
     Pulled,
+    SendBackResult,
 )
 from orderlymq.consumer.core.queuestate import OrderedRules
 from orderlymq.message import ReceivedMessage
@@ -276,12 +276,14 @@ class Run:
         if key and parked is None:
             # The first of two steps; the member may crash between the parking and the letter.
             self.broker.parked[key] = ParkedFrom(offset, f"M{offset}")
-            script.play(CopySent(QUEUE, ask.generation, offset, False, "", self.broker.parked[key]))
+            script.play(
+                SendBackResult(QUEUE, ask.generation, offset, False, "", self.broker.parked[key])
+            )
             script.tick(1_000)
             return
         if offset not in self.broker.letters:
             self.broker.letters.append(offset)  # The window of known sends.
-        script.play(CopySent(QUEUE, ask.generation, offset, True, "", parked))
+        script.play(SendBackResult(QUEUE, ask.generation, offset, True, "", parked))
 
 
 @given(

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.cluster import (
-    GroupForm,
+    RaftGroupFacts,
     account_objects,
     budget_objects,
     group_set,
@@ -37,7 +37,7 @@ def _everything(made: Cluster) -> list[Json]:
     ]
 
 
-def _settings(made: Cluster, form: GroupForm, pod: str) -> dict[str, Any]:
+def _settings(made: Cluster, form: RaftGroupFacts, pod: str) -> dict[str, Any]:
     objects = settings_objects(made, environment(made, groups={"demo-0": form}))
     (text,) = [text for file, text in objects[1]["data"].items() if file.startswith(f"{pod}.")]
     found: dict[str, Any] = json.loads(text)
@@ -78,7 +78,7 @@ def test_first_members_begin_as_voters_until_their_group_has_grown(
     """Law: first members start as voters until their group has grown; later all replicas join,
     because a lost disk must not vote.
     """
-    group = GroupForm(*form, "20Gi", "10.96.0.7")
+    group = RaftGroupFacts(*form, "20Gi", "10.96.0.7")
 
     found = [_settings(cluster(), group, f"demo-0-{node}") for node in range(form[0])]
 
@@ -151,7 +151,7 @@ def test_nothing_is_restarted_by_kubernetes_itself() -> None:
 def test_a_volume_keeps_the_size_that_its_stateful_set_was_made_with() -> None:
     """Law: the StatefulSet keeps its first volume size, which Kubernetes cannot change; claims grow one by one."""
     made = cluster(storage={"size": "40Gi"})
-    form = environment(made, groups={"demo-0": GroupForm(3, 3, "20Gi", "10.96.0.7")})
+    form = environment(made, groups={"demo-0": RaftGroupFacts(3, 3, "20Gi", "10.96.0.7")})
 
     (claim,) = group_set(made, "demo-0", form)["spec"]["volumeClaimTemplates"]
 

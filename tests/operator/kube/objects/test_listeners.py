@@ -10,7 +10,7 @@ from orderlymq_broker.settings import BrokerSettings
 from orderlymq_nameserver.settings import NameServerSettings
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.cluster import (
-    GroupForm,
+    RaftGroupFacts,
     group_set,
     kube_revision,
     listener_objects,
@@ -248,8 +248,8 @@ def test_a_listener_of_both_families_listens_at_addresses_of_both(policy: str) -
 def test_pods_of_a_cluster_with_ipv6_listen_at_every_address() -> None:
     """Law: pods of a Cluster with IPv6 Services listen in all families; with IPv4 nothing changes."""
     made = both()
-    six = environment(made, groups={"demo-0": GroupForm(3, 3, "20Gi", "fd00::7")})
-    four = environment(made, groups={"demo-0": GroupForm(3, 3, "20Gi", "10.96.0.7")})
+    six = environment(made, groups={"demo-0": RaftGroupFacts(3, 3, "20Gi", "fd00::7")})
+    four = environment(made, groups={"demo-0": RaftGroupFacts(3, 3, "20Gi", "10.96.0.7")})
 
     for form, every in ((six, "::"), (four, "0.0.0.0")):
         servers, group = settings_objects(made, form)

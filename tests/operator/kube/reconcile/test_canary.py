@@ -40,11 +40,11 @@ from orderlymq_operator.kube.resources import (
 )
 from orderlymq_operator.plan.actions import (
     ConditionReport,
+    ConsumerGroupConfig,
     CreateTopic,
-    DeleteGroup,
+    DeleteConsumerGroup,
     DeleteOrderConfig,
     DeleteTopic,
-    GroupConfig,
     Observed,
     ObservedGroup,
     ObservedNameServer,
@@ -252,7 +252,14 @@ async def test_the_verdict_is_a_condition_and_what_is_broken_an_event(
 
 def acts(desired: Desired, observed: Observed) -> list[object]:
     """Return the planned actions for topics and consumer groups."""
-    kinds = (CreateTopic, DeleteGroup, DeleteOrderConfig, DeleteTopic, PutOrderConfig, UpdateTopic)
+    kinds = (
+        CreateTopic,
+        DeleteConsumerGroup,
+        DeleteOrderConfig,
+        DeleteTopic,
+        PutOrderConfig,
+        UpdateTopic,
+    )
     return [action for action in plan(desired, observed) if isinstance(action, kinds)]
 
 
@@ -298,7 +305,7 @@ def test_what_a_canary_left_is_deleted() -> None:
         groups={
             name: ObservedGroup(
                 topics={f"orderlymq_canary_{name}": TopicConfig(2, 6, True)},
-                consumer_groups={"orderlymq_canary": GroupConfig(True, True, 16, 1, 15)},
+                consumer_groups={"orderlymq_canary": ConsumerGroupConfig(True, True, 16, 1, 15)},
                 users={},
             )
             for name in ("demo-0", "demo-1")
@@ -310,8 +317,8 @@ def test_what_a_canary_left_is_deleted() -> None:
     )
 
     assert acts(off, observed) == [
-        DeleteGroup("orderlymq_canary", "demo-0"),
-        DeleteGroup("orderlymq_canary", "demo-1"),
+        DeleteConsumerGroup("orderlymq_canary", "demo-0"),
+        DeleteConsumerGroup("orderlymq_canary", "demo-1"),
         DeleteTopic("orderlymq_canary_demo-0", "demo-0"),
         DeleteOrderConfig("orderlymq_canary_demo-0"),
         DeleteTopic("orderlymq_canary_demo-1", "demo-1"),

@@ -19,7 +19,7 @@ from orderlymq_operator.kube.api import (
 )
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.objects import names
-from orderlymq_operator.kube.objects.cluster import GroupForm, group_set
+from orderlymq_operator.kube.objects.cluster import RaftGroupFacts, group_set
 from orderlymq_operator.kube.observe.cluster import Live
 from orderlymq_operator.kube.observe.pods import claim_facts, pod_facts
 from orderlymq_operator.kube.reconcile import groupremoval
@@ -459,7 +459,7 @@ async def test_the_volume_of_a_member_is_kept_and_started_again(
     replicas start one after the other.
     """
     backend, server = place.backend, place.server
-    form = GroupForm(3, 3, "20Gi", "10.96.0.7")
+    form = RaftGroupFacts(3, 3, "20Gi", "10.96.0.7")
     made = cluster(replicasPerGroup=5)
     backend.desired = Desired(made)
     backend.environment = environment(made, groups={"demo-0": form})

@@ -8,7 +8,7 @@ import pytest
 
 from orderlymq_operator.plan.actions import (
     Action,
-    GroupConfig,
+    ConsumerGroupConfig,
     Observed,
     ObservedGroup,
     SwitchTopic,
@@ -292,7 +292,7 @@ def test_a_changed_consumer_group_is_described_by_the_fields_of_its_manifest() -
     assert _texts(said, "ConsumerGroup", "billing") == [
         "Changes: its settings change on demo-0: consumeTimeout, onDeadLetter, retry.maxTimes, retry.pause"
     ]
-    assert {each.name for each in fields(GroupConfig)} == GROUP_FIELDS.keys()
+    assert {each.name for each in fields(ConsumerGroupConfig)} == GROUP_FIELDS.keys()
 
 
 def test_the_only_replica_of_a_group_pauses_it() -> None:

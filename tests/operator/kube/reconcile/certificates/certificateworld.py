@@ -11,7 +11,7 @@ from typing import Any
 from orderlymq_operator.kube.certificates.authority import Pair
 from orderlymq_operator.kube.certificates.record import Issued
 from orderlymq_operator.kube.objects import names
-from orderlymq_operator.kube.objects.cluster import Environment, GroupForm, group_set
+from orderlymq_operator.kube.objects.cluster import Environment, RaftGroupFacts, group_set
 from orderlymq_operator.kube.observe.cluster import Live
 from orderlymq_operator.kube.observe.pods import pod_facts
 from orderlymq_operator.kube.reconcile.certificates import (
@@ -28,7 +28,7 @@ from tests.security.test_tenants_certificates import handshake
 
 GROUP = "demo-0"
 _NO_CHECK_TIME = ssl.VerifyFlags(0x200000)  # OpenSSL's X509_V_FLAG_NO_CHECK_TIME
-FORM = GroupForm(3, 3, "20Gi", "10.96.0.7")
+FORM = RaftGroupFacts(3, 3, "20Gi", "10.96.0.7")
 
 
 @dataclass

@@ -16,7 +16,7 @@ from orderlymq_operator.kube.certificates.expiry import certificates_condition
 from orderlymq_operator.kube.certificates.record import Issued
 from orderlymq_operator.kube.certificates.schedule import AUTHORITY_LIFE, CERTIFICATE_LIFE
 from orderlymq_operator.kube.objects import names
-from orderlymq_operator.kube.objects.cluster import GroupForm
+from orderlymq_operator.kube.objects.cluster import RaftGroupFacts
 from orderlymq_operator.kube.reconcile.certificates import (
     SET_KEPT_AT_WORK,
     Certificates,
@@ -312,7 +312,7 @@ async def test_an_issuer_that_cannot_sign_stops_new_groups_alone(world: World) -
     ("form", "waits"), [(FORM, True), (replace(FORM, closed=True), False)], ids=["new", "volumes"]
 )
 async def test_a_new_group_without_certificates_is_left_out_where_that_is_safe(
-    world: World, form: GroupForm, waits: bool
+    world: World, form: RaftGroupFacts, waits: bool
 ) -> None:
     """Law: a new group without certificates is left out of the plan only if it has no volumes;
     otherwise messages could be lost.
@@ -323,7 +323,7 @@ async def test_a_new_group_without_certificates_is_left_out_where_that_is_safe(
     world.certificates.forget((NAMESPACE, "demo"))
     wanted = {GROUP: FORM, "demo-1": form}
 
-    async def settled() -> tuple[dict[str, GroupForm], str]:
+    async def settled() -> tuple[dict[str, RaftGroupFacts], str]:
         return await world.certificates.settle(world.cluster, world.live, wanted, paused=False)
 
     if waits:

@@ -16,7 +16,7 @@ from orderlymq_operator.kube.forecast.present import observed_state
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.cluster import (
     Environment,
-    GroupForm,
+    RaftGroupFacts,
     group_set,
     kube_revision,
     name_server_revision,
@@ -65,7 +65,7 @@ def _objects(text: str) -> tuple[Environment, list[tuple[Json, str]]]:
         "IfNotPresent",
         kube_revision(wanted, IMAGE),
         name_server_revision(wanted, IMAGE),
-        {"demo-0": GroupForm(1, 1, "20Gi", "10.96.0.7")},
+        {"demo-0": RaftGroupFacts(1, 1, "20Gi", "10.96.0.7")},
     )
     made = [name_server_set(wanted, environment), group_set(wanted, "demo-0", environment)]
     files = [next(iter(each["data"].values())) for each in settings_objects(wanted, environment)]
