@@ -124,7 +124,7 @@ class OneQueue:
         for each in granted:
             done = Report(each.queue_id, each.lane, each.attempt, ReportKind.DONE, each.offsets[-1])
             failed = msgspec.structs.replace(
-                done, said=ReportKind.RETRY, offset=-1, due_ms=WALL_MS + 3_600_000
+                done, kind=ReportKind.RETRY, offset=-1, due_ms=WALL_MS + 3_600_000
             )
             reports.append(failed if each.key == _DEEP else done)
         self._replica.take(LanesReported(_GROUP, _TOPIC, _CLIENT, tuple(reports)))

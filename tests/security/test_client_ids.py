@@ -56,7 +56,7 @@ def test_another_connection_neither_frees_nor_takes_what_a_client_holds(
     shell = _consuming(Shell())
     before = shell.state.digest()
 
-    reply = shell.call(attempt[0], attempt[1], attempt[2], peer=THIEF)
+    reply = shell.call(attempt[0], attempt[1], attempt[2], caller=THIEF)
 
     assert (reply.code, "instance name" in (reply.remark or "")) == (IN_USE, True)
     assert shell.state.digest() == before
@@ -72,7 +72,7 @@ def test_the_thief_gets_nothing_while_the_victim_is_cut_off_either(code: int) ->
     bodies = {34: heartbeat_body(VICTIM, sub_version=9), 35: b""}
     ext = {"clientID": VICTIM, "consumerGroup": "billing"}
 
-    reply = shell.call(code, ext, bodies.get(code, lock_body(VICTIM, 0)), peer=THIEF)
+    reply = shell.call(code, ext, bodies.get(code, lock_body(VICTIM, 0)), caller=THIEF)
 
     assert reply.code == IN_USE
     found = shell.state.locks.get("billing", "orders", 0)
@@ -90,8 +90,8 @@ def test_lanes_are_neither_fetched_nor_completed_for_somebody_else() -> None:
     completed = b'{"lanes":[]}'
 
     codes = [
-        shell.call(20512, fields, peer=THIEF).code,
-        shell.call(20513, fields, completed, peer=THIEF).code,
+        shell.call(20512, fields, caller=THIEF).code,
+        shell.call(20513, fields, completed, caller=THIEF).code,
     ]
 
     assert codes == [IN_USE, IN_USE]

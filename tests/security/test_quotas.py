@@ -30,10 +30,10 @@ def test_a_stranger_at_one_address_gets_its_share_and_no_more() -> None:
         code = (310, 34, 11, 29, 20500)[number % 5]
         if code == 34:
             ext, body = {}, heartbeat_body(f"c{number}")
-        served += shell.call(code, ext, body, peer=stranger).code != BUSY
+        served += shell.call(code, ext, body, caller=stranger).code != BUSY
 
     assert served <= 100
-    assert send(shell, peer=ALICE).code == 0
+    assert send(shell, caller=ALICE).code == 0
 
 
 def test_a_tenant_over_its_quota_costs_its_neighbour_nothing() -> None:

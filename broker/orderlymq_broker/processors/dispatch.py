@@ -280,9 +280,8 @@ class BrokerCore:
         refusal = quotas.of_address(request, caller, now)
         if not refusal:
             caller = self.access.admit(request, caller, now)
-            account = (
-                self.context.state.access.accounts.get(caller.account) if caller.account else None
-            )
+            accounts = self.context.state.access.accounts
+            account = accounts.get(caller.account) if caller.account else None
             if account is not None:
                 refusal = quotas.of_account(account.quota, request, caller, now)
         if refusal:

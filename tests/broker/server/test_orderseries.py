@@ -30,7 +30,7 @@ def held(admin: AdminShell) -> AdminShell:
     create_topic(admin, order=True)
     create(admin, GroupSet("billing", orderly=True))
     heartbeat(admin, "alice")
-    heartbeat(admin, "bob", peer=BOB)
+    heartbeat(admin, "bob", caller=BOB)
     lock(admin, "alice", 0, 1)
     return admin
 
@@ -44,7 +44,7 @@ def test_a_hand_over_shows_another_holder_with_a_higher_epoch(held: AdminShell) 
 
     unlock(held, "alice", 0)
     assert rows(held, "queue_lock_epoch") == {("billing", "orders", "1", "alice"): 1}
-    lock(held, "bob", 0, peer=BOB)
+    lock(held, "bob", 0, caller=BOB)
 
     assert rows(held, "queue_lock_epoch") == {
         ("billing", "orders", "0", "bob"): 2,
@@ -66,7 +66,7 @@ def test_too_many_locks_show_those_that_changed_hands_last(
     monkeypatch.setattr(orderseries, "SERIES_MAX", 1)
     monkeypatch.setattr(status, "SERIES_MAX", 1)
     held.pass_time(1_000)
-    lock(held, "bob", 2, peer=BOB)
+    lock(held, "bob", 2, caller=BOB)
 
     assert rows(held, "queue_lock_epoch") == {("billing", "orders", "2", "bob"): 1}
 
@@ -210,7 +210,7 @@ def test_the_backlog_of_a_group_by_key_is_what_it_has_not_consumed() -> None:
 def test_a_group_that_broadcasts_has_no_backlog(held: AdminShell) -> None:
     """Law: a broadcasting consumer group has no backlog row, because 0 would let an autoscaler stop its members."""
     send(held, e=0)
-    heartbeat(held, "screen", peer=BOB, group="screens", model="BROADCASTING")
+    heartbeat(held, "screen", caller=BOB, group="screens", model="BROADCASTING")
     held.pass_time(LOOK_MS + 1_000, step=1_000)
 
     assert backlog(held) == {("billing",): 1}

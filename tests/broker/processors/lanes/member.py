@@ -38,11 +38,11 @@ def lead(queues: int = 1, **config: Any) -> Shell:
 
 def join(shell: Shell, client: str, caller: Caller | None = None, **more: Any) -> None:
     shell.call(
-        34, {}, heartbeat_body(client, GROUP, (TOPIC,), **more), caller=caller or peer_of(client)
+        34, {}, heartbeat_body(client, GROUP, (TOPIC,), **more), caller=caller or caller_of(client)
     )
 
 
-def peer_of(client: str) -> Caller:
+def caller_of(client: str) -> Caller:
     return Caller(ord(client), "192.0.2.1", 40_000 + ord(client))
 
 
@@ -59,7 +59,7 @@ class Member:
     def __init__(self, shell: Shell, client: str = "a") -> None:
         self.shell = shell
         self.client = client
-        self.caller = peer_of(client)
+        self.caller = caller_of(client)
         self.sequence = 0
 
     def ext(self, **more: Any) -> dict[str, str]:

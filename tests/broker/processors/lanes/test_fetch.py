@@ -22,12 +22,12 @@ from tests.broker.processors.lanes.member import (
     GROUP,
     TOPIC,
     Member,
+    caller_of,
     committed,
     join,
     keys,
     lanes,
     lead,
-    peer_of,
     produce,
     stored,
     without_tail,
@@ -448,7 +448,7 @@ def test_many_fetches_that_wait_are_answered_in_turns() -> None:
     shell = lead()
     topics = [f"topic-{number}" for number in range(300)]
     create(shell, *(TopicSet(topic, 1, 1) for topic in topics))
-    shell.call(34, {}, heartbeat_body("a", GROUP, (TOPIC, *topics)), caller=peer_of("a"))
+    shell.call(34, {}, heartbeat_body("a", GROUP, (TOPIC, *topics)), caller=caller_of("a"))
     member = Member(shell)
     waiting = [member.wait(topic=topic) for topic in topics]
 

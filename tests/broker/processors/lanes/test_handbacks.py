@@ -6,7 +6,7 @@ from orderlymq_broker.state.records import GroupSet, TopicSet
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.names import dlq_topic, retry_topic
 from tests.broker.processors.driver import Shell
-from tests.broker.processors.lanes.member import GROUP, TOPIC, lead, peer_of, produce
+from tests.broker.processors.lanes.member import GROUP, TOPIC, caller_of, lead, produce
 from tests.broker.processors.requests import create, properties, send
 
 
@@ -22,7 +22,7 @@ def test_what_lanes_owe_is_not_handed_back(*, dead: bool, has_letters: bool) -> 
     end = shell.state.physical_end
 
     answers = [
-        shell.call(36, ext, caller=peer_of("a")),
+        shell.call(36, ext, caller=caller_of("a")),
         send(shell, retry_topic(GROUP), b"x", j=16 if dead else 1, l=16),
     ]
 
@@ -37,10 +37,10 @@ def test_a_dead_letter_of_before_is_confirmed_once_more() -> None:
     create(shell, TopicSet(TOPIC, 1, 1), GroupSet(GROUP))
     send(shell, TOPIC, props=properties(UNIQ_KEY="U1"), e=0)
     ext = {"group": GROUP, "offset": "0", "delayLevel": "-1"}
-    first = shell.call(36, ext, caller=peer_of("a"))
+    first = shell.call(36, ext, caller=caller_of("a"))
     create(shell, GroupSet(GROUP, concurrency="Key"))
     end = shell.state.physical_end
 
-    again = shell.call(36, ext, caller=peer_of("a"))
+    again = shell.call(36, ext, caller=caller_of("a"))
 
     assert (first.code, again.code, shell.state.physical_end) == (0, 0, end)

@@ -27,11 +27,11 @@ from tests.broker.processors.lanes.member import (
     GROUP,
     TOPIC,
     Member,
+    caller_of,
     join,
     keys,
     lanes,
     lead,
-    peer_of,
     produce,
     table,
 )
@@ -67,7 +67,7 @@ def test_the_lanes_of_all_groups_together_are_bounded(monkeypatch: pytest.Monkey
     given = []
     for group in groups:
         create(shell, GroupSet(group, concurrency="Key"))
-        shell.call(34, {}, heartbeat_body("a", group, (TOPIC,)), caller=peer_of("a"))
+        shell.call(34, {}, heartbeat_body("a", group, (TOPIC,)), caller=caller_of("a"))
         given.append(member.fetch(consumerGroup=group, maxLanes=256))
 
     # The third group finds two with lanes, and is the third itself.
@@ -101,7 +101,7 @@ def test_groups_without_lanes_take_no_share_of_others(monkeypatch: pytest.Monkey
     produce(shell, "first")
     for group in groups:
         create(shell, GroupSet(group, concurrency="Key"))
-        shell.call(34, {}, heartbeat_body("a", group, (TOPIC,)), caller=peer_of("a"))
+        shell.call(34, {}, heartbeat_body("a", group, (TOPIC,)), caller=caller_of("a"))
         if group.startswith("idle"):
             (lane,) = member.fetch(consumerGroup=group)
             done = LaneReports((LaneReport(0, lane.lane, lane.attempt, "done", 0),)).to_json()
@@ -299,7 +299,7 @@ def test_fetches_of_one_round_trip_share_the_room_for_offsets() -> None:
     """Law: the offsets of uncommitted fetches count for the limit."""
     shell = lead(queues=6)
     create(shell, GroupSet("other", concurrency="Key"))
-    shell.call(34, {}, heartbeat_body("b", "other", (TOPIC,)), caller=peer_of("b"))
+    shell.call(34, {}, heartbeat_body("b", "other", (TOPIC,)), caller=caller_of("b"))
 
     Member(shell).submit()
     Member(shell, "b").submit(consumerGroup="other")
@@ -322,7 +322,7 @@ def test_lanes_that_wait_for_the_log_keep_so_many_messages_in_memory_and_no_more
     shell = Shell(settings(raft=RaftSettings(uncommitted_size_max=size_max))).lead()
     topics = tuple(f"topic-{number}" for number in range(12))
     create(shell, *(TopicSet(each, 1, 1) for each in topics), GroupSet(GROUP, concurrency="Key"))
-    shell.call(34, {}, heartbeat_body("a", GROUP, topics), caller=peer_of("a"))
+    shell.call(34, {}, heartbeat_body("a", GROUP, topics), caller=caller_of("a"))
     for topic in topics:
         send(shell, topic, b"x" * (64 << 10), properties(__SHARDINGKEY="x"), e=0)
     member = Member(shell)
@@ -449,7 +449,7 @@ def test_no_connection_takes_the_places_of_all_fetches_that_wait(
     shell = lead()
     topics = tuple(f"topic-{number}" for number in range(4))
     create(shell, *(TopicSet(each, 1, 1) for each in topics))
-    shell.call(34, {}, heartbeat_body("a", GROUP, topics), caller=peer_of("a"))
+    shell.call(34, {}, heartbeat_body("a", GROUP, topics), caller=caller_of("a"))
     a, b = Member(shell), Member(shell, "b")
     waiting = [a.wait(topic=each) for each in topics]
 

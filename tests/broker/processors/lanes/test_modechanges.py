@@ -13,12 +13,12 @@ from tests.broker.processors.lanes.member import (
     GROUP,
     TOPIC,
     Member,
+    caller_of,
     change,
     committed,
     join,
     lanes,
     lead,
-    peer_of,
     produce,
 )
 from tests.broker.processors.requests import create, properties, send, send_ext
@@ -113,7 +113,7 @@ def test_lanes_begin_at_what_was_committed_a_moment_before_the_change() -> None:
     shell = by_queue()
     join(shell, "a")
     offset = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": "0", "commitOffset": "1"}
-    shell.submit(15, offset, caller=peer_of("a"), oneway=True)
+    shell.submit(15, offset, caller=caller_of("a"), oneway=True)
 
     assert change(shell, concurrency="Key").code == 0
 

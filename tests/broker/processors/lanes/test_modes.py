@@ -17,13 +17,13 @@ from tests.broker.processors.lanes.member import (
     GROUP,
     TOPIC,
     Member,
+    caller_of,
     change,
     committed,
     join,
     keys,
     lanes,
     lead,
-    peer_of,
     produce,
     table,
 )
@@ -86,9 +86,9 @@ def test_clients_that_know_no_lanes_learn_what_to_do() -> None:
     shell = lead()
     produce(shell, "x")
     said = [
-        shell.call(11, pull_ext(sysFlag=0), caller=peer_of("a")),
-        shell.call(41, {}, lock_body("a", 0), caller=peer_of("a")),
-        shell.call(15, OFFSET, caller=peer_of("a")),
+        shell.call(11, pull_ext(sysFlag=0), caller=caller_of("a")),
+        shell.call(41, {}, lock_body("a", 0), caller=caller_of("a")),
+        shell.call(15, OFFSET, caller=caller_of("a")),
     ]
 
     assert {reply.code for reply in said} == {ResponseCode.NO_PERMISSION}
@@ -120,7 +120,7 @@ def test_a_change_of_mode_is_refused_while_something_is_in_the_way() -> None:
     assert shell.state.groups.by_name[GROUP].by_key
     a.say("release", x)
     assert change(shell, concurrency="Queue").code == 0
-    assert shell.call(41, {}, lock_body("a", 0), caller=peer_of("a")).code == 0
+    assert shell.call(41, {}, lock_body("a", 0), caller=caller_of("a")).code == 0
     assert change(shell, concurrency="Key").code == 1
     assert committed(shell) == 0
 
@@ -130,7 +130,7 @@ def test_who_waits_while_the_mode_changes_gets_nothing_in_the_other_one() -> Non
     shell = Shell().lead()
     create(shell, TopicSet(TOPIC, 1, 1), GroupSet(GROUP))
     join(shell, "a")
-    pulling = shell.submit(11, pull_ext(sysFlag=6), caller=peer_of("a"))
+    pulling = shell.submit(11, pull_ext(sysFlag=6), caller=caller_of("a"))
     assert change(shell, concurrency="Key").code == 0
     shell.pass_time(500)
     pulled = shell.reply_to(pulling)
@@ -152,7 +152,7 @@ def test_no_change_of_another_group_ends_the_wait_for_a_heartbeat() -> None:
     keyed = GroupSet("other", concurrency="Key")
     create(shell, TopicSet(TOPIC, 1, 1), GroupSet(GROUP), keyed)
     join(shell, "a")
-    early = shell.submit(11, pull_ext(sysFlag=2, subVersion=2**40), caller=peer_of("a"))
+    early = shell.submit(11, pull_ext(sysFlag=2, subVersion=2**40), caller=caller_of("a"))
     assert shell.reply_to(early) is None
 
     create(shell, msgspec.structs.replace(keyed, retry_max_times=3))
@@ -168,11 +168,11 @@ def by_queue() -> Shell:
     create(shell, TopicSet(TOPIC, 1, 1, order=True), GroupSet(GROUP, on_dead_letter="HoldKey"))
     join(shell, "a")
     produce(shell, "x", "x")
-    assert shell.call(41, {}, lock_body("a", 0), caller=peer_of("a")).code == 0
+    assert shell.call(41, {}, lock_body("a", 0), caller=caller_of("a")).code == 0
     create(
         shell, KeyParked(GROUP, TOPIC, 0, "x", 0, "id", shell.state.locks.epoch(GROUP, TOPIC, 0))
     )
-    shell.call(42, {}, lock_body("a", 0), caller=peer_of("a"))
+    shell.call(42, {}, lock_body("a", 0), caller=caller_of("a"))
     assert len(shell.state.parked.of_group(GROUP)) == 1
     return shell
 
@@ -479,7 +479,7 @@ def test_a_heartbeat_says_how_a_group_that_it_creates_consumes(
     """Law: a heartbeat that creates a group sets its mode: "Key" means by key, anything else by queue."""
     shell = Shell().lead()
 
-    shell.call(34, {}, _heartbeat("a", "fresh", said), caller=peer_of("a"))
+    shell.call(34, {}, _heartbeat("a", "fresh", said), caller=caller_of("a"))
 
     assert shell.state.groups.by_name["fresh"].concurrency == concurrency
 
@@ -494,17 +494,17 @@ def test_a_group_whose_dead_letters_could_not_be_stored_does_not_consume_by_key(
     shell, name = Shell().lead(), "g" * size
     wanted = fastjson.dumps({"groupName": name, "concurrency": "Key"})
 
-    beat = shell.call(34, {}, _heartbeat("a", name, "Key"), caller=peer_of("a"))
+    beat = shell.call(34, {}, _heartbeat("a", name, "Key"), caller=caller_of("a"))
     assert (beat.code, name in shell.state.groups.by_name) == (code, not code)
     assert shell.call(200, {}, wanted).code == code
-    assert shell.call(34, {}, _heartbeat("a", name, "Queue"), caller=peer_of("a")).code == 0
+    assert shell.call(34, {}, _heartbeat("a", name, "Queue"), caller=caller_of("a")).code == 0
 
 
 def test_a_heartbeat_changes_no_group_that_exists() -> None:
     """Law: a heartbeat does not change the mode of an existing group."""
     shell = lead()
 
-    shell.call(34, {}, _heartbeat("c", GROUP, "Queue"), caller=peer_of("c"))
+    shell.call(34, {}, _heartbeat("c", GROUP, "Queue"), caller=caller_of("c"))
 
     assert shell.state.groups.by_name[GROUP].concurrency == "Key"
 

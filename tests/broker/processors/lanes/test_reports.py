@@ -23,13 +23,13 @@ from tests.broker.processors.lanes.member import (
     GROUP,
     TOPIC,
     Member,
+    caller_of,
     committed,
     expire,
     join,
     keys,
     lanes,
     lead,
-    peer_of,
     produce,
     table,
 )
@@ -284,7 +284,7 @@ def test_a_member_that_is_gone_costs_its_own_lanes(how: str) -> None:
         create(shell, ClientDead("a", "gone"))
     else:
         ext = {"clientID": "a", "consumerGroup": GROUP}
-        shell.call(35, ext, caller=peer_of("a"))
+        shell.call(35, ext, caller=caller_of("a"))
 
     reply = shell.reply_to(waiting)
     assert reply is not None

@@ -18,10 +18,10 @@ from tests.broker.processors.driver import Shell
 from tests.broker.processors.lanes.member import (
     TOPIC,
     Member,
+    caller_of,
     join,
     lanes,
     lead,
-    peer_of,
     produce,
 )
 from tests.broker.processors.lanes.test_rounds import hand_in, queue_of
@@ -53,10 +53,10 @@ def wait(shell: Shell, group: str, client: str) -> int:
     """Let a member of a group by key wait for lanes; return the opaque."""
     if group not in shell.state.groups.by_name:
         create(shell, GroupSet(group, concurrency="Key"))
-    shell.call(34, {}, heartbeat_body(client, group, (TOPIC,)), caller=peer_of(client))
+    shell.call(34, {}, heartbeat_body(client, group, (TOPIC,)), caller=caller_of(client))
     ext = {"consumerGroup": group, "topic": TOPIC, "clientId": client, "sequence": "1"}
     ext |= {"maxLanes": str(LANES), "suspendTimeoutMillis": "20000"}
-    return shell.submit(RequestCode.ORDERLYMQ_FETCH_LANES, ext, caller=peer_of(client))
+    return shell.submit(RequestCode.ORDERLYMQ_FETCH_LANES, ext, caller=caller_of(client))
 
 
 def many_groups() -> tuple[Shell, dict[tuple[str, str], int]]:
@@ -201,7 +201,7 @@ def test_a_parked_lane_goes_on_when_it_is_due_among_many_that_wait() -> None:
         ext = {"consumerGroup": group, "topic": TOPIC, "clientId": client}
         body = LaneReports((report,)).to_json()
         code = RequestCode.ORDERLYMQ_COMPLETE_LANES
-        assert shell.call(code, ext, body, caller=peer_of(client)).code == 0
+        assert shell.call(code, ext, body, caller=caller_of(client)).code == 0
 
     shell.pass_time(2_900)
     assert sum(shell.reply_to(each) is not None for each in waiting.values()) == GROUPS
