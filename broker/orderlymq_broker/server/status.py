@@ -58,7 +58,10 @@ _GROUP_GAUGES: Final = {
 # Figures that the core reports about transactions, by their names there.
 _TRANSACTION_GAUGES: Final = {
     "open": ("transactions_open", "Half messages that are neither committed nor rolled back"),
-    "givenUp": ("transactions_given_up", "Half messages whose checks are used up"),
+    "givenUp": (
+        "transactions_given_up",
+        "Half messages that the broker abandoned, after the last check or at the maximum age",
+    ),
 }
 
 # Figures that the store reports, by their names there.

@@ -236,7 +236,7 @@ def test_a_topic_that_is_gone_has_lost_what_was_acknowledged(orderlymq_cluster: 
 
 
 def test_what_an_administrator_deletes_is_not_lost(orderlymq_cluster: Cluster) -> None:
-    """Law: messages of a deleted topic are not lost; a topic created again begins anew."""
+    """Law: messages of a deleted topic are not lost; a topic created again begins at its start."""
     with blocking.Producer() as producer, blocking.AdminClient() as admin:
         for turn in range(3):
             orderlymq_cluster.create_topic("orders", queues=1)

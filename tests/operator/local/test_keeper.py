@@ -225,7 +225,7 @@ async def test_a_process_that_ends_slowly_is_not_killed(stage: Stage) -> None:
 
 
 def test_whoever_ends_a_server_waits_for_longer_than_its_end_may_take(tmp_path: Path) -> None:
-    """Law: whoever ends a server waits longer than its own end may take, so a hanging process can say where,
+    """Law: the one who ends a server waits longer than its own end may take, so a hanging process can say where,
     and none is left.
     """
     address = Address("127.0.0.1", 1)

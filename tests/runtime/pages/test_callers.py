@@ -1,4 +1,4 @@
-"""What connections to an HTTP server may keep in memory, whoever calls."""
+"""What connections to an HTTP server may keep in memory, for any caller."""
 
 import asyncio
 import contextlib

@@ -33,7 +33,7 @@ from orderlymq_protocol.names import TOPIC_LENGTH_MAX
 # Keys of clients have 32 or 56 characters; the window must not hold 100 000 texts of 32 KiB.
 UNIQUE_KEY_LENGTH_MAX: Final = 255
 
-# Properties that client libraries or brokers write anew at each try: if they counted, another try would be stored again.
+# Properties that client libraries or brokers write again at each try: if they counted, another try would be stored again.
 _LIBRARY_NAMES: Final = frozenset(
     {
         *(known.UNIQ_KEY, known.WAIT, known.TRAN_MSG, known.INSTANCE_ID, known.TRANSACTION_ID),

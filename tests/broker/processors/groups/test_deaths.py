@@ -1,4 +1,4 @@
-"""A client that is proven dead loses its locks and memberships, whoever reports it."""
+"""A client that is proven dead loses its locks and memberships, by any report of its death."""
 
 from orderlymq_broker.state.records import TopicSet
 from tests.broker.processors.driver import ALICE, BOB, Shell

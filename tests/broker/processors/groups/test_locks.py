@@ -280,7 +280,7 @@ def test_a_leader_that_has_not_seen_the_renewal_runs_the_lease_in_full() -> None
 def test_a_new_leader_counts_a_lease_from_the_renewal_it_has_applied(shell: Shell) -> None:
     """Law: a new leader counts a lease from the renewal that it applied, so leases end in spite of changes of leader.
 
-    If each leader began anew, a dead client's locks could live for ever.
+    If each leader began to count again, a dead client's locks could live for ever.
     """
     create(shell, ORDERS)
     lock(shell, "alice", 0)

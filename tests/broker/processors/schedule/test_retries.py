@@ -161,7 +161,7 @@ def test_handed_back_twice_is_stored_once(shell: Shell) -> None:
 
 
 def test_the_window_keeps_no_long_origin_of_a_copy(shell: Shell) -> None:
-    """Law: a long origin is not kept in the window of known sends, whoever makes the copy."""
+    """Law: a long origin is not kept in the window of known sends, by any maker of the copy."""
     ready(shell)
     text = properties(UNIQ_KEY="U", RETRY_TOPIC="o" * 30_000)
     sent = send(shell, "%RETRY%billing", b"x", text, caller=BOB, j=1, l=16)

@@ -26,7 +26,7 @@ OTHERS = [
     {"colour": "red"},
     KEYED,
 ]
-# Properties that client libraries and tracers write anew at each try, or that a batch omits.
+# Properties that client libraries and tracers write again at each try, or that a batch omits.
 SAME = [
     {"WAIT": "false"},
     {"traceparent": "00-1-2-01", "tracestate": "a=1", "baggage": "a=1"},
@@ -117,7 +117,7 @@ def test_a_repeat_that_leaves_the_queue_to_the_broker_is_known(ordered: Shell, h
 
 
 def test_halves_are_distinguished_by_what_they_say(ordered: Shell) -> None:
-    """Law: half messages are compared by content, not by queue, which each try chooses anew;
+    """Law: half messages are compared by content, not by queue, which each try chooses again;
     else a second one would be committed.
     """
     half = {"UNIQ_KEY": "U1", "TAGS": "open"}

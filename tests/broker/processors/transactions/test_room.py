@@ -27,7 +27,7 @@ def test_no_producer_group_takes_the_memory_or_the_room_of_the_others() -> None:
 
 
 def test_who_writes_one_topic_leaves_room_for_the_transactions_of_others() -> None:
-    """Law: whoever writes one topic leaves room for others' topics, whatever producer groups it names."""
+    """Law: the writers of one topic leave room for other topics, with any producer groups that they name."""
     orders = with_orders(Shell().lead())
     create(orders, TopicSet("greedy", 1, 1))
     table = orders.state.transactions

@@ -126,7 +126,7 @@ def test_a_hold_whose_answer_was_lost_counts_and_is_asked_again() -> None:
 
 
 def test_a_key_is_held_although_its_queue_began_anew_during_the_hand_over() -> None:
-    """Law: a parking request answered after the queue began anew still parks the key."""
+    """Law: a parking request answered after the queue began again still parks the key."""
     script = running("ab")
     parked = ParkedFrom(0, "M0")
     script.done(OrderedResult.SUSPEND)

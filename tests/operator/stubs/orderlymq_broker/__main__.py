@@ -94,7 +94,7 @@ class Replica:
             await self._step_down()
 
     def _alive(self) -> tuple[bool, str]:
-        # Whoever stops this process waits until an earlier probe was answered.
+        # The one who stops this process waits until an earlier probe was answered.
         with (Path(self.settings["data_dir"]) / "PROBES").open("a") as file:
             file.write(".")
         return True, "ok"
