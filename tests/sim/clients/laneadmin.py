@@ -68,7 +68,10 @@ class LaneAdministrator(Client):
     def _listed(self, answer: RemotingCommand | RemotingError) -> None:
         if isinstance(answer, RemotingError) or answer.code != ResponseCode.SUCCESS:
             return
-        lanes = LaneTable.from_json(answer.body).lanes
+        table = LaneTable.from_json(answer.body)
+        lanes = table.lanes
+        # A change whose answer was lost may arrive after the last one that was acknowledged.
+        self._is_set &= table.concurrency == BY_KEY
         held = [lane for lane in lanes if lane.state == "held"]
         parked = [lane for lane in lanes if lane.state == "parked"]
         random = self.timeline.random
