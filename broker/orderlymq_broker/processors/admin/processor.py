@@ -2,8 +2,8 @@
 All processors for administrators: the request codes that each serves, and the events that each gets.
 
 The rules: only the leader serves changes and questions about what only a leader knows; any replica shows the tables
-that are the same on all replicas. The subjects: ``topics``, ``groups``, ``offsets``, ``clients``, ``accounts``,
-``statistics``, ``config``.
+that are the same on all replicas. The subjects: ``topics``, ``groups``, ``groupprogress``, ``offsets``, ``clients``,
+``accounts``, ``statistics``, ``config``.
 """
 
 from orderlymq_broker.core.brokertoclient import ClientCalls
@@ -12,6 +12,7 @@ from orderlymq_broker.core.responses import leader_only
 from orderlymq_broker.processors.admin.accounts import AccessAdministration
 from orderlymq_broker.processors.admin.clients import ClientAdministration
 from orderlymq_broker.processors.admin.config import ConfigAdministration
+from orderlymq_broker.processors.admin.groupprogress import GroupProgress
 from orderlymq_broker.processors.admin.groups import GroupAdministration
 from orderlymq_broker.processors.admin.offsets import OffsetAdministration
 from orderlymq_broker.processors.admin.statistics import StatsAdministration
@@ -43,7 +44,8 @@ class Administration:
         self.figures = Figures(context)
         self.access = AccessAdministration(context)
         self.topics = TopicAdministration(context, self.figures, flush)
-        self.groups = GroupAdministration(context, queries, self.figures, flush, retries)
+        self.groups = GroupAdministration(context, flush, retries)
+        self.progress = GroupProgress(context, queries, self.figures)
         self.offsets = OffsetAdministration(context, queries, committer, fence, calls)
         self.clients = ClientAdministration(context, calls)
         self.stats = StatsAdministration(context, self.figures)
@@ -64,9 +66,9 @@ class Administration:
             RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: self.access.set_account,
             RequestCode.DELETE_ACL_CONFIG: self.access.delete_account,
             RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: self.access.set_white_addresses,
-            RequestCode.GET_CONSUME_STATS: self.groups.progress,
-            RequestCode.GET_BROKER_CONSUME_STATS: self.groups.all_progress,
-            RequestCode.QUERY_CONSUME_TIME_SPAN: self.groups.time_spans,
+            RequestCode.GET_CONSUME_STATS: self.progress.one,
+            RequestCode.GET_BROKER_CONSUME_STATS: self.progress.all,
+            RequestCode.QUERY_CONSUME_TIME_SPAN: self.progress.time_spans,
             RequestCode.GET_CONSUMER_CONNECTION_LIST: self.clients.consumers,
             RequestCode.QUERY_TOPICS_BY_CONSUMER: self.clients.topics_of,
             RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: self.clients.subscription_of,
