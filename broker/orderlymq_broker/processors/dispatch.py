@@ -85,8 +85,6 @@ from orderlymq_protocol.unsupported import remark_of
 # A dead letter may need its retry topic and its dead-letter topic; no request needs more than these.
 CREATIONS_MAX: Final = 3
 
-_NO_KEY: Final = "a release needs the field key: send it, empty for all messages without a key"
-
 
 class BrokerCore:
     """The core of one replica: it turns requests and events into effects.
@@ -125,7 +123,9 @@ class BrokerCore:
         )
         self.assignments = AssignmentProcessor(self.context, self.rebalance.notify)
         self.lanes = LaneService(self.context)
-        self.parked_keys = ParkedKeyProcessor(self.context, self.lanes.overview.held)
+        self.parked_keys = ParkedKeyProcessor(
+            self.context, self.lanes.overview.held, self.lanes.overview.release
+        )
         self.queries = QueryProcessor(self.context)
         self.retention = RetentionService(
             self.context,
@@ -133,6 +133,15 @@ class BrokerCore:
             self.lanes.overview.owed,
         )
         self.watch = Watch(self.context, self.locks, self.queries, self.calls)
+        self.administration = Administration(
+            self.context,
+            self.queries,
+            self.committer,
+            self.fence,
+            self.retention,
+            self.calls,
+            retrying,
+        )
         self._creations = Creations(self.context, self._serve, self._refuse)
         self._handlers = self._handlers_of_a_leader()
         followers = Followers(self.context)
@@ -151,18 +160,8 @@ class BrokerCore:
                 RequestCode.ORDERLYMQ_GROUP_STATUS,
             )
         }
-        self.administration = Administration(
-            self.context,
-            self.queries,
-            self.committer,
-            self.fence,
-            self.retention,
-            self.calls,
-            retrying,
-        )
         for_administrators = self.administration.handlers()
         self._handlers.update(for_administrators)
-        self._handlers[RequestCode.UPDATE_CONSUMER_OFFSET] = self.administration.offsets.commit
         self._follower_handlers.update(for_administrators)
 
     def _handlers_of_a_leader(self) -> dict[int, Handler]:
@@ -175,6 +174,7 @@ class BrokerCore:
             RequestCode.SEND_REPLY_MESSAGE_V2: self.replies.reply,
             RequestCode.PULL_MESSAGE: self.pulls.pull,
             RequestCode.LITE_PULL_MESSAGE: self.pulls.pull,
+            RequestCode.UPDATE_CONSUMER_OFFSET: self.administration.offsets.commit,
             RequestCode.QUERY_CONSUMER_OFFSET: self.committer.query,
             RequestCode.QUERY_MESSAGE: self.queries.by_key,
             RequestCode.VIEW_MESSAGE_BY_ID: self.queries.by_offset,
@@ -201,7 +201,7 @@ class BrokerCore:
             RequestCode.ORDERLYMQ_GROUP_MEMBERS: self.assignments.members,
             RequestCode.ORDERLYMQ_HOLD_KEY: self.parked_keys.hold,
             RequestCode.ORDERLYMQ_PARKED_KEYS: self.parked_keys.held,
-            RequestCode.ORDERLYMQ_RELEASE_KEY: self._release,
+            RequestCode.ORDERLYMQ_RELEASE_KEY: self.parked_keys.release,
             **self.lanes.handlers(),
         }
 
@@ -564,19 +564,6 @@ class BrokerCore:
         body = {**self.context.replication, **self.group_status(request)}
 
         return answer(request, caller, body=fastjson.dumps(body))
-
-    def _release(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
-        """Serve 20511 according to the group's mode; a key that was held while it consumed by queue is released first."""
-        ext, state = request.ext, self.context.state
-        if "key" not in ext:
-            # Do not take a missing key for the empty one: with skip, all messages without a key would become dead letters.
-            raise RequestRefused(ResponseCode.SYSTEM_ERROR, _NO_KEY)
-        group, key = ext.get("consumerGroup", ""), (ext.get("topic"), ext.get("key"))
-        is_held = any((each.topic, each.key) == key for each in state.parked.of_group(group))
-        if state.is_by_key(group) and not is_held:
-            return self.lanes.overview.release(request, caller, now)
-
-        return self.parked_keys.release(request, caller, now)
 
     def clients_of(self, connection: int) -> list[str]:
         """Return the client ids that have identified themselves over a connection, sorted."""

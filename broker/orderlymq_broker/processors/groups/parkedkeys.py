@@ -14,7 +14,13 @@ from typing import Any, Final
 from orderlymq_broker.core.capacity import check_backlog
 from orderlymq_broker.core.effects import Caller, Effect, Now
 from orderlymq_broker.core.listings import array
-from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, unanswered
+from orderlymq_broker.core.requestcontext import (
+    Context,
+    Handler,
+    RequestRefused,
+    answer,
+    unanswered,
+)
 from orderlymq_broker.core.responses import (
     answer_list,
     answer_when_applied,
@@ -56,6 +62,7 @@ _NOT_BY_KEY: Final = (
     "action {action!r} is only for lanes: what failed under a key that group[{group}] holds by "
     "queue is a dead letter already; release the key with retry"
 )
+_NO_KEY: Final = "a release needs the field key: send it, empty for all messages without a key"
 _LONG: Final = (
     f"a sharding key of more than {KEY_BYTES_MAX} bytes cannot be held; the queue stops instead of "
     "letting it pass: choose shorter keys"
@@ -66,11 +73,15 @@ class ParkedKeyProcessor:
     """Serves members that have a dead letter, and administrators that release keys."""
 
     def __init__(
-        self, context: Context, lanes: Callable[[str], Iterator[dict[str, Any] | None]]
+        self,
+        context: Context,
+        lanes: Callable[[str], Iterator[dict[str, Any] | None]],
+        release_lanes: Handler,
     ) -> None:
-        """*lanes* yields the held lanes of a group by key, and a None for each queue."""
+        """*lanes* yields the held lanes of a group by key, and a None for each queue; *release_lanes* releases them."""
         self._context = context
         self._lanes = lanes
+        self._release_lanes = release_lanes
 
     def hold(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
         """Serve 20509: answer with the next step for a message, as *verdict*.
@@ -152,16 +163,25 @@ class ParkedKeyProcessor:
         return answer_list(self._context, request, caller, array("parkedKeys", rows()))
 
     def release(self, request: RemotingCommand, caller: Caller, now: Now) -> list[Effect]:
-        """Serve 20511: release a key; the answer shows the released keys."""
-        group = request.ext.get("consumerGroup", "")
+        """Serve 20511: release a key by the mode of its group; the answer shows what was released.
+
+        In a group by key, a key that was held while the group consumed by queue is released first.
+        """
+        ext, state = request.ext, self._context.state
+        if "key" not in ext:
+            # Do not take a missing key for the empty one: with skip, all messages without a key would become dead letters.
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, _NO_KEY)
+        group, key = ext.get("consumerGroup", ""), (ext.get("topic"), ext["key"])
+        is_held = any((each.topic, each.key) == key for each in state.parked.of_group(group))
+        if state.is_by_key(group) and not is_held:
+            return self._release_lanes(request, caller, now)
         raise_unknown_group(self._context, group)
-        action = request.ext.get("action") or RETRY
+        action = ext.get("action") or RETRY
         if action != RETRY:
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR, _NOT_BY_KEY.format(action=action[:32], group=group)
             )
-        ext = request.ext
-        record = KeyReleased(group, ext.get("topic", ""), ext.get("key", ""), *expected_place(ext))
+        record = KeyReleased(group, ext.get("topic", ""), ext["key"], *expected_place(ext))
 
         def applied(outcomes: Sequence[Outcome], _: Now) -> list[Effect]:
             found = outcomes[0]
