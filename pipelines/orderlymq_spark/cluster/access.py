@@ -10,17 +10,16 @@ import asyncio
 import math
 import os
 import re
-import sys
 import time
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 from orderlymq.admin.calls import unless_foreign
 from orderlymq.admin.client import AdminClient
@@ -49,6 +48,7 @@ from orderlymq_protocol.message.record import StoredMessage, iter_records
 from orderlymq_protocol.names import TOOLS_GROUP, is_system_topic
 from orderlymq_runtime.remoting.client import RemotingError
 from orderlymq_spark.cluster.credit import Credit
+from orderlymq_spark.cluster.expansions import Expansion, expansions_of
 from orderlymq_spark.cluster.laneends import LaneEnds
 from orderlymq_spark.cluster.pullsize import PullSize
 from orderlymq_spark.errors import OptionError, SourceUnavailable
@@ -84,75 +84,6 @@ class Fetched:
     chunks: list[bytes]
     next_offset: int
     moved_to: int | None = None
-
-
-class Growth(NamedTuple):
-    """One growth of a topic's queue list.
-
-    Attributes:
-        at_ms: the latest time at which the list can have grown.
-        queues: the number of queues of the current list at each broker; during an expansion more can be read.
-        total: the number of queues of the list after this growth; more than in `queues` while brokers have not
-            switched.
-        barriers: the ends of the previous list's queues at each broker that reports them.
-        late: the brokers that have not switched; no producer has sent to them by the new list.
-    """
-
-    at_ms: int
-    queues: Mapping[str, int]
-    total: int
-    barriers: Mapping[str, Mapping[int, int]]
-    late: Set[str] = frozenset()
-
-    def has(self, queue: MessageQueue) -> bool:
-        """Return whether a queue belongs to the list; if its broker does not answer, assume that it does."""
-        return queue.queue_id < self.queues.get(queue.broker_name, queue.queue_id + 1)
-
-    def begins_at(self, queue: MessageQueue) -> int | None:
-        """Return the first offset of a queue whose messages belong to the list; None if its broker does not report it."""
-        if queue.broker_name in self.late:
-            return sys.maxsize
-        known = self.barriers.get(queue.broker_name)
-        return None if known is None else known.get(queue.queue_id, 0)
-
-    def is_behind(self, message: StoredMessage, queue: MessageQueue) -> bool:
-        """Return whether a message belongs to the list; if its broker does not report it, compare the store time."""
-        begins = self.begins_at(queue)
-        if begins is None:
-            return message.store_timestamp >= self.at_ms
-        return message.queue_offset >= begins
-
-
-def growths_of(expansions: Mapping[str, Mapping[str, Any]]) -> list[Growth]:
-    """Return the growths that brokers report (20506), oldest first."""
-    told = {
-        name: [*each.get("earlierGrowths", ()), each]
-        for name, each in expansions.items()
-        if each["total"]
-    }
-    queues = {name: each["writeQueues"] for name, each in expansions.items()}
-    found = []
-    for total in sorted({each["total"] for mine in told.values() for each in mine}):
-        barriers = {name: _barriers(mine, total) for name, mine in told.items()}
-        times = [
-            each["grownMillis"] for mine in told.values() for each in mine if each["total"] == total
-        ]
-        known = {name: each for name, each in barriers.items() if each is not None}
-        # A broker outside the list was never fenced.
-        late = {
-            name for name, each in expansions.items() if each["total"] < total and each["attempt"]
-        }
-        found.append(Growth(max(times), queues, total, known, late))
-    return found
-
-
-def _barriers(told: Sequence[Mapping[str, Any]], total: int) -> Mapping[int, int] | None:
-    """Return the ends of a broker's queues when a list of *total* queues began; None if its growths do not show them."""
-    first = told[0]
-    if first["total"] > total and first.get("grownBarriers") == []:
-        return {}  # the broker got the topic later and had no queue at that time
-    ends = next((each.get("grownBarriers") for each in told if each["total"] == total), None)
-    return None if ends is None else dict(ends)
 
 
 _Answer = tuple[PullStatus, PullMessageResponseHeader, bytes]
@@ -200,7 +131,7 @@ class ClusterAccess:
         """
         # Read before the brokers are asked, because a list only grows.
         queues = self.queues([topic])
-        expansions = self._expansion(topic)
+        expansions = self._expansion_status(topic)
         # A topic that never expanded may have queues that can be read but no longer written.
         counts = {name: each["writeQueues"] for name, each in expansions.items() if each["attempt"]}
         return tuple(
@@ -217,23 +148,23 @@ class ClusterAccess:
         """
         return self.wait(lambda: self._admin.route(topic))
 
-    def growths(self, topic: str) -> list[Growth]:
-        """Return the known growths of a topic's queue list, oldest first."""
-        return growths_of(self._expansion(topic))
+    def expansions(self, topic: str) -> list[Expansion]:
+        """Return the known expansions of a topic's queue list, oldest first."""
+        return expansions_of(self._expansion_status(topic))
 
-    def growth(self, topic: str) -> Growth | None:
-        """Return the last growth of a topic's queue list; None if it never grew."""
-        return next(reversed(self.growths(topic)), None)
+    def expansion(self, topic: str) -> Expansion | None:
+        """Return the last expansion of a topic's queue list; None if it never grew."""
+        return next(reversed(self.expansions(topic)), None)
 
     def topic_ids(self, topics: Iterable[str]) -> dict[tuple[str, str], int]:
         """Return the id of each topic at each of its brokers that answers; RocketMQ's brokers have no ids."""
         return {
             (topic, broker): answer["topicId"]
             for topic in topics
-            for broker, answer in self._expansion(topic).items()
+            for broker, answer in self._expansion_status(topic).items()
         }
 
-    def _expansion(self, topic: str) -> dict[str, dict[str, Any]]:
+    def _expansion_status(self, topic: str) -> dict[str, dict[str, Any]]:
         # RocketMQ's brokers do not support this request.
         foreign = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
         return self.wait(lambda: unless_refused(self._admin.expansion(topic), {}, foreign))

@@ -256,7 +256,7 @@ def mark_overtaken(
     for topic, mine in by_topic.items():
         origins = {letter.origin for letter in mine if letter.origin is not None}
         # Only if the topic has grown can other queues have later messages of the key.
-        grown = access.growth(topic) is not None
+        grown = access.expansion(topic) is not None
         others = access.queues([topic]) if grown else ()
         queues = sorted({*others, *(queue for queue, _ in origins)})
         lows, highs = access.bounds(queues)

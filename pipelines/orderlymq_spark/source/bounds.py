@@ -17,7 +17,8 @@ from typing import Any, Final
 from orderlymq.errors import TopicNotFound
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.message.record import StoredMessage
-from orderlymq_spark.cluster.access import ClusterAccess, Growth
+from orderlymq_spark.cluster.access import ClusterAccess
+from orderlymq_spark.cluster.expansions import Expansion
 from orderlymq_spark.errors import DataLost, OptionError, QueueListChanged, SourceUnavailable
 from orderlymq_spark.locations.addresses import location
 from orderlymq_spark.locations.location import Location
@@ -319,37 +320,37 @@ def check_one_list(
         topics = {queue.topic for queue in known}
         starts = {q: low for q, low in lows.items() if q.topic not in topics} | {**known}
     for topic in sorted({queue.topic for queue in queues}):
-        growth = access.growth(topic)
-        if growth is None:
+        expansion = access.expansion(topic)
+        if expansion is None:
             continue
         first = {
             queue: access.first_from(queue, starts.get(queue, 0))
             for queue in queues
-            if queue.topic == topic and growth.has(queue)
+            if queue.topic == topic and expansion.has(queue)
         }
-        grown = datetime.fromtimestamp(growth.at_ms / 1000, UTC).isoformat()
-        if has_two_lists(starts, first, growth):
+        grown = datetime.fromtimestamp(expansion.at_ms / 1000, UTC).isoformat()
+        if has_two_lists(starts, first, expansion):
             raise QueueListChanged(
                 f"the queue list of {topic} has grown, at {grown} at the latest, within the range that this "
                 "pipeline reads, and keys have moved to other queues, so offsets do not show the order of their messages; begin behind "
-                f"it (startingTimestamp: {growth.at_ms}) with a new checkpoint and a new target"
+                f"it (startingTimestamp: {expansion.at_ms}) with a new checkpoint and a new target"
             )
 
 
 def has_two_lists(
     starts: Mapping[MessageQueue, int],
     first: Mapping[MessageQueue, StoredMessage | None],
-    growth: Growth,
+    expansion: Expansion,
 ) -> bool:
     """Return whether a read of a topic includes messages of the queue list before the current one.
 
     Args:
         starts: where the read began; a queue that is missing here was added later.
         first: for every queue of the current list, the first message that is read.
-        growth: the growth that created the current list.
+        expansion: the expansion that created the current list.
     """
     return any(
-        queue not in starts or (message is not None and not growth.is_behind(message, queue))
+        queue not in starts or (message is not None and not expansion.is_behind(message, queue))
         for queue, message in first.items()
     )
 

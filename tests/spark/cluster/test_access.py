@@ -1,21 +1,18 @@
-"""Spark waits during changes of the cluster, reports lasting ones, and reads the brokers' reports of an expansion."""
+"""Spark waits during changes of the cluster, and reports lasting ones."""
 
 import signal
 import time
 import tracemalloc
 from pathlib import Path
 from random import randbytes
-from typing import Any
 
 import pytest
 
 from orderlymq.blocking import AdminClient, Producer
 from orderlymq.errors import BrokerError
 from orderlymq.message import Message
-from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import ResponseCode
-from orderlymq_protocol.message.record import StoredMessage
-from orderlymq_spark.cluster.access import Growth, access_to, growths_of
+from orderlymq_spark.cluster.access import access_to
 from orderlymq_spark.errors import SourceUnavailable
 from orderlymq_spark.options import Connect
 from tests.cluster.processes import Group
@@ -111,92 +108,3 @@ def test_marks_of_many_queues_hold_few_messages_at_once(tmp_path: Path) -> None:
     assert marks.keys() == ends.keys()
     assert len({*marks.values()}) == queues
     assert peak < queues * size // 2
-
-
-def told(
-    grown: int, since: int, *, total: int = 8, queues: int = 4, **more: object
-) -> dict[str, Any]:
-    """Return a broker's report of an expansion."""
-    return {
-        "total": total,
-        "attempt": 1,
-        "grownMillis": grown,
-        "sinceMillis": since,
-        "writeQueues": queues,
-        **more,
-    }
-
-
-def test_a_growth_is_as_late_as_its_last_broker_and_not_as_what_was_given_up_since() -> None:
-    """A growth has the time of its last broker.
-
-    An expansion that is fenced or given up has moved no key, so it does not count.
-    """
-    found = growths_of({"a": told(1, 900), "b": told(2, 900)})
-    assert found == [Growth(2, {"a": 4, "b": 4}, 8, {}, set())]
-    assert growths_of({"a": told(0, 900, total=0)}) == []
-
-
-def test_queues_that_a_fence_lets_be_read_are_not_of_the_list_yet() -> None:
-    """All queues of a broker that does not report count as members of the list."""
-    growth = Growth(1, {"a": 4}, 4, {})
-    names = [("a", 3), ("a", 4), ("b", 9)]
-
-    assert [growth.has(MessageQueue("t", *each)) for each in names] == [True, False, True]
-
-
-def test_a_broker_says_where_the_messages_of_its_list_begin() -> None:
-    """Law: messages after a broker's barriers belong to its list, and so do all of a new queue; old brokers report none."""
-    *_, growth = growths_of(
-        {
-            "a": told(1, 1, grownBarriers=[[0, 5], [1, 0]]),
-            "new": told(2, 2, grownBarriers=[]),
-            "former": told(1, 1),
-            "older": told(1, 1, grownBarriers=None),
-        }
-    )
-    names = [("a", 0), ("a", 1), ("a", 2), ("new", 0), ("former", 0), ("older", 0)]
-
-    found = [growth.begins_at(MessageQueue("t", *each)) for each in names]
-
-    assert found == [5, 0, 0, 0, None, None]
-
-
-def test_a_broker_that_has_yet_to_switch_has_nothing_of_the_list() -> None:
-    """Law: its messages do not count, whatever the clocks say.
-
-    A broker outside the list has no part in it and always counts.
-    """
-    (growth,) = growths_of(
-        {
-            "a": told(1_000, 1, grownBarriers=[[0, 5]]),
-            "late": told(0, 9_000, total=0, grownBarriers=None),
-            "beside": told(0, 0, total=0, attempt=0, grownBarriers=None),
-        }
-    )
-    sent = StoredMessage(*("t", 0, 0, 7, 0, 0, 0, ("h", 1), 2_000, ("h", 1), 0, 0, b"", b"", 0))
-
-    found = [growth.is_behind(sent, MessageQueue("t", name, 0)) for name in ("a", "late", "beside")]
-
-    assert found == [True, False, True]
-
-
-def test_each_growth_has_the_barriers_of_its_list() -> None:
-    """A broker without the topic at that time had no queues; without barriers in a report, the broker's times count."""
-    earlier = [{"total": 4, "grownMillis": 1, "grownBarriers": [[0, 3]]}]
-    unknown = [{"total": 4, "grownMillis": 2, "grownBarriers": None}]
-    last = {"since": 9, "total": 8, "queues": 2}
-    first, second = growths_of(
-        {
-            "a": told(7, **last, grownBarriers=[[0, 5], [1, 6]], earlierGrowths=earlier),
-            "new": told(7, **last, grownBarriers=[], earlierGrowths=[]),
-            "older": told(7, **last, grownBarriers=[[0, 4]], earlierGrowths=unknown),
-            "former": told(7, **last, grownBarriers=[[0, 4]]),
-        }
-    )
-
-    queues = dict.fromkeys(("a", "new", "older", "former"), 2)
-    assert first == Growth(2, queues, 4, {"a": {0: 3}, "new": {}}, set())
-    assert second == Growth(
-        7, queues, 8, {"a": {0: 5, 1: 6}, "new": {}, "older": {0: 4}, "former": {0: 4}}, set()
-    )

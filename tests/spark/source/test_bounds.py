@@ -12,7 +12,8 @@ from orderlymq.blocking import AdminClient
 from orderlymq.message import Message
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.message.record import StoredMessage
-from orderlymq_spark.cluster.access import Growth, access_to
+from orderlymq_spark.cluster.access import access_to
+from orderlymq_spark.cluster.expansions import Expansion
 from orderlymq_spark.errors import OptionError, QueueListChanged, SourceUnavailable
 from orderlymq_spark.offsets import from_json, to_json
 from orderlymq_spark.options import Connect, parse_source
@@ -61,15 +62,15 @@ def test_a_read_across_an_expansion_is_known(
     *,
     refused: bool,
 ) -> None:
-    """The list grew at 1000 ms: a moved key's offsets before and after the growth have no common order."""
-    assert has_two_lists(starts, first, Growth(1000, {"b": 9}, 9, barriers)) is refused
+    """The list grew at 1000 ms: a moved key's offsets before and after the expansion have no common order."""
+    assert has_two_lists(starts, first, Expansion(1000, {"b": 9}, 9, barriers)) is refused
 
 
 def test_clocks_that_differ_move_no_barrier() -> None:
     """A group with a slow clock stores messages of the present list under earlier times than other groups report."""
-    growth = Growth(1000, {"b": 9}, 9, {"b": {0: 7}})
+    expansion = Expansion(1000, {"b": 9}, 9, {"b": {0: 7}})
 
-    found = [growth.is_behind(message(*each), OLD) for each in ((6, 1001), (7, 999))]
+    found = [expansion.is_behind(message(*each), OLD) for each in ((6, 1001), (7, 999))]
 
     assert found == [False, True]
 
@@ -84,7 +85,7 @@ def test_a_topic_that_never_grew_is_read(topics: Topics, tmp_path: Path) -> None
     check_one_list(access, options)
     # A plain stream from the earliest message keeps no start file; its check needs none.
     check_one_list(access, parse_source({"bootstrap": topics.bootstrap, "topic": topic}))
-    assert access.growth(topic) is None
+    assert access.expansion(topic) is None
 
 
 def test_two_streams_of_one_query_do_not_share_a_start_file(topics: Topics, tmp_path: Path) -> None:
@@ -165,7 +166,7 @@ def test_a_queue_that_a_stream_has_been_reading_is_waited_for(
 def test_a_stream_of_one_list_ends_at_an_expansion_and_a_later_one_that_is_given_up_refuses_nothing(
     topics: Topics, tmp_path: Path
 ) -> None:
-    """No batch has messages of two lists; a stream from after the growth continues while some queues are not writable."""
+    """No batch has messages of two lists; a stream from after the expansion continues while some queues are not writable."""
     growing = Growing(topics, topics.make(queues=2))
     given = {"bootstrap": topics.bootstrap, "topic": growing.topic}
 
@@ -252,15 +253,15 @@ def test_a_stream_may_begin_while_a_new_list_settles(topics: Topics, tmp_path: P
     growing.step("switch", attempt=1, total=4, queues=4)
     growing.declare(4)
     access = access_to(Connect(topics.bootstrap))
-    growth = access.growth(growing.topic)
-    assert growth is not None
+    expansion = access.expansion(growing.topic)
+    assert expansion is not None
     topics.numbered(growing.topic, 40, keys=40, start=30)
     options = parse_source(
         {
             "bootstrap": topics.bootstrap,
             "topic": growing.topic,
             "startPath": str(tmp_path / "start"),
-            "startingTimestamp": str(growth.at_ms),
+            "startingTimestamp": str(expansion.at_ms),
             "startingTimestampStrategy": "latest",
         }
     )
@@ -269,7 +270,7 @@ def test_a_stream_may_begin_while_a_new_list_settles(topics: Topics, tmp_path: P
     growing.until("open", 4)
 
     check_one_list(access, options)
-    assert access.growth(growing.topic) == growth
+    assert access.expansion(growing.topic) == expansion
     _, highs = access.bounds(access.queues([growing.topic]))
     starts = from_json(kept_offsets(options))
     assert sum(highs[queue] - start for queue, start in starts.items()) == 40

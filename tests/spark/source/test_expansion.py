@@ -59,8 +59,8 @@ def test_a_stream_reads_no_two_lists_of_queues(tmp_path: Path) -> None:
         with pytest.raises(QueueListChanged):
             check("earliest")
         options = parse_source(given)
-        growth = access_to(options.connect).growth("orders")
-        assert growth is not None
-        check("behind", startingTimestamp=str(growth.at_ms), startingTimestampStrategy="latest")
+        expansion = access_to(options.connect).expansion("orders")
+        assert expansion is not None
+        check("behind", startingTimestamp=str(expansion.at_ms), startingTimestampStrategy="latest")
     finally:
         cluster.down()

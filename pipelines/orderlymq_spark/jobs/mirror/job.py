@@ -29,7 +29,8 @@ from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.message.record import StoredMessage, iter_records
 from orderlymq_protocol.plurals import counted
 from orderlymq_runtime.process.ending import CLOSE_MAX_S
-from orderlymq_spark.cluster.access import ClusterAccess, Fetched, Growth, access_to
+from orderlymq_spark.cluster.access import ClusterAccess, Fetched, access_to
+from orderlymq_spark.cluster.expansions import Expansion
 from orderlymq_spark.errors import CheckpointInUse, DataLost, OptionError, SinkConflict
 from orderlymq_spark.jobs.mirror.appends import appended
 from orderlymq_spark.jobs.mirror.plan import (
@@ -316,9 +317,9 @@ class Mirror:
     def _of_one_list(
         self, topic: str, parts: list[QueueRange], seen: int, pairs: Pairs
     ) -> list[QueueRange]:
-        """Return the parts of the queue list before the first uncopied growth; all of *parts* if there is none.
+        """Return the parts of the queue list before the first uncopied expansion; all of *parts* if there is none.
 
-        They must be copied before anything after the growth, where keys have other queues.
+        They must be copied before anything after the expansion, where keys have other queues.
 
         Args:
             topic: the topic of the ranges.
@@ -329,29 +330,31 @@ class Mirror:
         Raises:
             QueueListChanged: As in `check_list`.
         """
-        growths = self.source.growths(topic) if parts or len(pairs) < seen else []
-        for growth in growths:
+        expansions = self.source.expansions(topic) if parts or len(pairs) < seen else []
+        for expansion in expansions:
             found = [
-                QueueRange(part.queue, part.start, min(part.end, self._list_begins(growth, part)))
+                QueueRange(
+                    part.queue, part.start, min(part.end, self._list_begins(expansion, part))
+                )
                 for part in parts
             ]
             before = [each for each in found if each.size > 0]
             # The list may have grown since the queues were read, or name servers may not know all queues yet.
-            if before or seen < sum(growth.queues.values()):
+            if before or seen < sum(expansion.queues.values()):
                 return before
-            check_list(topic, growth.total, pairs)
+            check_list(topic, expansion.total, pairs)
         check_list(topic, seen, pairs)
         return parts
 
-    def _list_begins(self, growth: Growth, part: QueueRange) -> int:
-        """Return the first offset of a range whose messages belong to the queue list after a growth."""
-        known = growth.begins_at(part.queue)
+    def _list_begins(self, expansion: Expansion, part: QueueRange) -> int:
+        """Return the first offset of a range whose messages belong to the queue list after an expansion."""
+        known = expansion.begins_at(part.queue)
         if known is not None:
             return known
         stored_ms = self.source.stored_at(part.queue, part.start)
-        if stored_ms is None or stored_ms >= growth.at_ms:
+        if stored_ms is None or stored_ms >= expansion.at_ms:
             return part.start
-        at = self.source.offset_at(part.queue, part.start, part.end, growth.at_ms)
+        at = self.source.offset_at(part.queue, part.start, part.end, expansion.at_ms)
         return part.end if at is None else at
 
     def _verify(self, queue: MessageQueue, copy: MessageQueue, has: Bounds, end: int) -> None:
