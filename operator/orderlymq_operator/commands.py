@@ -45,13 +45,9 @@ from orderlymq_operator.local.restoration import BackupSource
 from orderlymq_operator.local.supervisor import BESIDE_S, CLOSE_MAX_S, Supervisor
 from orderlymq_operator.plan.forecast.effects import Forecast
 from orderlymq_operator.plan.forecast.report import report_of, text_of
-from orderlymq_operator.resources.manifests.reader import (
-    Manifest,
-    ManifestError,
-    OtherClusterError,
-    read,
-    read_with_texts,
-)
+from orderlymq_operator.resources.manifests.combination import OtherClusterError
+from orderlymq_operator.resources.manifests.problems import ManifestError
+from orderlymq_operator.resources.manifests.reader import Manifest, read, read_with_texts
 from orderlymq_runtime.process import loop
 
 Output: TypeAlias = Literal["text", "json"]
@@ -391,7 +387,7 @@ def _forecast_in_kubernetes(
 ) -> Forecast:
     """Forecast from the answers of the API server of KUBECONFIG; the packages of its client are optional."""
     try:
-        from orderlymq_operator.kube.api import ApiError  # noqa: PLC0415 - its packages are an extra
+        from orderlymq_operator.kube.errors import ApiError  # noqa: PLC0415
         from orderlymq_operator.kube.forecast.reader import forecast_files  # noqa: PLC0415
     except ImportError as error:
         text = (

@@ -22,7 +22,8 @@ from orderlymq import (
 from orderlymq_backup.storage import Folder
 from orderlymq_operator.commands import up
 from orderlymq_operator.local.directory import DataDirectory, State
-from orderlymq_operator.resources.manifests.reader import combine, read
+from orderlymq_operator.resources.manifests.combination import combine
+from orderlymq_operator.resources.manifests.reader import read
 from orderlymq_testing.cluster import Cluster
 from tests.backup.clusters import back_up
 from tests.clients.localcluster import LocalCluster

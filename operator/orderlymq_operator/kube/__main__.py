@@ -12,9 +12,10 @@ import sys
 from collections.abc import Sequence
 
 from orderlymq_operator.kube import settings
-from orderlymq_operator.kube.api import Api, ApiError
+from orderlymq_operator.kube.api import Api
 from orderlymq_operator.kube.app import OperatorProcess
 from orderlymq_operator.kube.election import Election
+from orderlymq_operator.kube.errors import ApiError
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.reconcile.finalizers import release_everything
 from orderlymq_operator.kube.settings import OperatorSettings

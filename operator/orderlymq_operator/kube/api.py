@@ -1,5 +1,5 @@
 """
-The API server: reads and writes plain JSON objects, counts requests, and raises errors named by what to do next.
+The API server's client: reads and writes plain JSON objects, and counts requests.
 
 This module uses the asynchronous client of the `kubernetes` package for addresses, certificates and tokens, but none of
 its models. Objects stay JSON, so that fields that this version does not know survive. Rules: one request per call, and
@@ -12,24 +12,31 @@ import asyncio
 import copy
 import logging
 import os
-import re
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar, Final, Self
+from typing import Final, Self
 from urllib.parse import urlencode
 
 import aiohttp
-import orjson
 from kubernetes.aio import config
 from kubernetes.aio.client import ApiClient, Configuration
 from kubernetes.aio.client.rest import RESTClientObject
 
+from orderlymq_operator.kube.cachedstate import must_have_read
+from orderlymq_operator.kube.errors import (
+    ApiError,
+    ConflictError,
+    NameTakenError,
+    NotFoundError,
+    RetryLaterError,
+    error_of,
+    eviction_refusal,
+    json_object,
+)
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.resources import EVENTS, LEASES, PODS, Json, Resource, resource_of
 from orderlymq_runtime.followedfiles import FollowedFiles
@@ -49,118 +56,6 @@ _CONNECTIONS_MAX: Final = 16
 _LEASE_CONNECTIONS_MAX: Final = 2
 # Kubernetes sets this variable in every pod.
 IN_CLUSTER: Final = "KUBERNETES_SERVICE_HOST"
-
-
-class ApiError(Exception):
-    """The API server refused a request; the text is the server's message.
-
-    Attributes:
-        status: HTTP status; 0 if there was no answer.
-        retry_after_s: how long the server asks the client to wait.
-        causes: the names of the causes in the answer.
-        condition: the reason that the condition Ready of the reconciled object reports.
-    """
-
-    condition: ClassVar[str] = "ApiRefused"
-
-    def __init__(
-        self,
-        text: str,
-        status: int,
-        reason: str = "",
-        retry_after_s: float = 0,
-        causes: frozenset[str] = frozenset(),
-    ) -> None:
-        super().__init__(text)
-        self.status = status
-        self.reason = reason
-        self.retry_after_s = retry_after_s
-        self.causes = causes
-
-    @property
-    def is_refusal(self) -> bool:
-        """True if only this request was refused; others may go on. A webhook that does not answer refuses with 500."""
-        return True
-
-
-class RetryLaterError(ApiError):
-    """No server answered, or the server is overloaded or unhealthy (429, 5xx): reconcile again."""
-
-    @property
-    def is_refusal(self) -> bool:
-        """See `ApiError`; a missing answer is not a refusal."""
-        return self.status == 500
-
-
-class ForbiddenError(ApiError):
-    """The service account lacks a right, which a person must grant."""
-
-    condition = "Forbidden"
-
-
-class DeniedError(ForbiddenError):
-    """A quota or an admission rule forbids the request; no right is missing. The server's message names the rule."""
-
-    condition = "ApiRefused"
-
-
-class NameTakenError(ApiError):
-    """An object of another owner has the name; the operator does not change it."""
-
-    condition = "NameTaken"
-
-
-class NotFoundError(ApiError):
-    """The object or its kind does not exist (404)."""
-
-
-class ConflictError(ApiError):
-    """The object has changed or exists already (409): read it again."""
-
-
-class EvictionRefusedError(ApiError):
-    """A disruption budget does not allow an eviction now: try again later. This is not a fault."""
-
-
-class BudgetsOverlapError(ApiError):
-    """More than one disruption budget selects a pod, so Kubernetes never evicts it: a person must remove one."""
-
-    condition = "BudgetsOverlap"
-
-
-class NotReadError(Exception):
-    """A change would be decided from cached state: read the current state, then decide again."""
-
-
-_KEPT: ContextVar[bool] = ContextVar("kept", default=False)
-
-
-@contextmanager
-def by_what_is_kept() -> Iterator[None]:
-    """Refuse changes inside this context, because they would be decided from cached state.
-
-    Writes of statuses and events stay allowed: the next reconcile corrects them.
-    """
-    before = _KEPT.set(True)
-    try:
-        yield
-    finally:
-        _KEPT.reset(before)
-
-
-def may_change() -> bool:
-    """Return whether changes are allowed; if so, cached state must not be used."""
-    return not _KEPT.get()
-
-
-def must_have_read() -> None:
-    """Check that changes are allowed.
-
-    Raises:
-        NotReadError: they are not; see `by_what_is_kept`.
-    """
-    if not may_change():
-        raise NotReadError
 
 
 class _Connections:
@@ -431,10 +326,8 @@ class Api:
         except (ConflictError, NotFoundError):
             return False  # it is gone, or another object has the name now
         except ApiError as error:
-            if error.status == 429 and _BUDGET in error.causes:
-                raise EvictionRefusedError(str(error), error.status, error.reason) from error
-            if error.status == 500 and _BUDGETS in str(error):
-                raise BudgetsOverlapError(_TOO_MANY, error.status, error.reason) from error
+            if (refusal := eviction_refusal(error)) is not None:
+                raise refusal from error
             raise
         return True
 
@@ -485,9 +378,9 @@ class Api:
             finally:
                 self._metrics.requests.labels(verb, resource.plural, str(status)).inc()
         if status >= 400:
-            raise _error(status, text, answer.headers)
+            raise error_of(status, text, answer.headers)
         try:
-            return _object(text)
+            return json_object(text)
         except ValueError as error:
             # Something in between answered instead, such as a proxy or a load balancer that is starting.
             what = text[:200].decode(errors="replace")
@@ -505,65 +398,7 @@ _METHODS: Final = {
     "evict": "POST",
 }
 _READS: Final = {"get", "list"}
-_REFUSALS: Final[Mapping[int, type[ApiError]]] = {
-    401: ForbiddenError,
-    403: ForbiddenError,
-    404: NotFoundError,
-    409: ConflictError,
-}
-# The API server's words for a missing right, or for granting a right that one lacks. Other refusals use other words.
-_NO_RIGHT: Final = re.compile(
-    r"\buser .* (cannot|is attempting to grant) ", re.IGNORECASE | re.DOTALL
-)
-# The cause that the API server names if a disruption budget, and not its own load, refuses.
-_BUDGET: Final = "DisruptionBudget"
-# Part of its message, with status 500, about a pod that several budgets select.
-_BUDGETS: Final = "more than one PodDisruptionBudget"
-_TOO_MANY: Final = (
-    "more than one PodDisruptionBudget selects it, and Kubernetes does not evict such a pod; delete the one that is not the "
-    "operator's, or change its selector so that it excludes the pods of this Cluster"
-)
-# Part of its message, with status 500, about an object with one key twice in a list. Later attempts would fail, too.
-_NO_OBJECT: Final = "failed to create typed patch object"
 
 
 def _owners(found: Json) -> set[str]:
     return {each["uid"] for each in found["metadata"].get("ownerReferences") or []}
-
-
-def _object(text: bytes) -> Json:
-    """Return the object in an answer.
-
-    Raises:
-        ValueError: the answer is not a JSON object.
-    """
-    found = orjson.loads(text)
-    if not isinstance(found, dict):
-        raise ValueError("an answer is an object")
-    return found
-
-
-def _error(status: int, text: bytes, headers: Mapping[str, Any]) -> ApiError:
-    try:
-        answer = _object(text)
-        sentence, reason = str(answer.get("message", "")), str(answer.get("reason", ""))
-        reported = (answer.get("details") or {}).get("causes") or []
-        causes = frozenset(str(cause.get("reason", "")) for cause in reported)
-        # The cause contains the numbers of the disruption budget.
-        more = "; ".join(str(cause.get("message", "")) for cause in reported)
-    except (ValueError, AttributeError, TypeError):
-        sentence, reason, causes, more = text[:200].decode(errors="replace"), "", frozenset(), ""
-    sentence = sentence or f"the API server answered {status}"
-    is_final = status == 500 and _NO_OBJECT in sentence
-    if status in {410, 429} or (status >= 500 and not is_final):
-        try:
-            pause_s = float(headers.get("Retry-After", 0))
-        except ValueError:
-            pause_s = 0
-        if _BUDGET in causes and more:
-            sentence = f"{sentence.rstrip('.')}: {more}"
-        return RetryLaterError(sentence, status, reason, pause_s, causes)
-    kind = _REFUSALS.get(status, ApiError)
-    if status == 403 and not _NO_RIGHT.search(sentence):
-        kind = DeniedError
-    return kind(sentence, status, reason, causes=causes)

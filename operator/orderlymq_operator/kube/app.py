@@ -12,9 +12,10 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from orderlymq_operator.brokers.admin import AdminError
-from orderlymq_operator.kube.api import Api, ApiError
+from orderlymq_operator.kube.api import Api
 from orderlymq_operator.kube.competitors import ALL
 from orderlymq_operator.kube.election import Election
+from orderlymq_operator.kube.errors import ApiError
 from orderlymq_operator.kube.health import Health
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.objects.names import (

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from orderlymq_operator.kube.api import Api, ApiError, ForbiddenError
+from orderlymq_operator.kube.api import Api
 from orderlymq_operator.kube.competitors import (
     Competitor,
     age_of,
@@ -25,6 +25,7 @@ from orderlymq_operator.kube.competitors import (
     notes,
     sentence,
 )
+from orderlymq_operator.kube.errors import ApiError, ForbiddenError
 from orderlymq_operator.kube.resources import LEASES, Json
 from orderlymq_protocol.operatortoken import token_after, token_max_at
 from orderlymq_runtime.wallclock import machine_ms

@@ -25,6 +25,8 @@ from orderlymq_operator.local.errors import (
 from orderlymq_operator.local.supervisor import RefusedChange, Supervisor
 from orderlymq_operator.plan.forecast.report import Report, report_of
 from orderlymq_operator.resources.manifests import reader as manifests
+from orderlymq_operator.resources.manifests.combination import OtherClusterError
+from orderlymq_operator.resources.manifests.problems import ManifestError, Problem
 from orderlymq_runtime.pages.callers import let_loop_turn
 
 _HOST: Final = "127.0.0.1"
@@ -96,9 +98,9 @@ class ControlServer:
             # In a thread: thousands of documents take seconds, and processes may die meanwhile.
             found = await asyncio.to_thread(_parsed, body["files"])
             return web.json_response(await work(found, bool(body["prune"])))
-        except manifests.OtherClusterError as error:
+        except OtherClusterError as error:
             return web.json_response({"refusals": [str(error)]}, status=409)
-        except manifests.ManifestError as error:
+        except ManifestError as error:
             return web.json_response({"error": str(error)}, status=422)
         except RefusedChange as error:
             texts = [str(refusal) for refusal in error.refusals]
@@ -191,7 +193,7 @@ class ControlClient:
         if status == 409:
             raise RefusedError("\n".join(found["refusals"]))
         if status == 422:
-            raise manifests.ManifestError([manifests.Problem("", 0, "", str(found["error"]))])
+            raise ManifestError([Problem("", 0, "", str(found["error"]))])
         if status == 507:
             raise FailedError(str(found["error"]))
         if status >= 400:

@@ -30,7 +30,8 @@ from orderlymq_operator.local.supervisor import CLOSE_MAX_S, Supervisor
 from orderlymq_operator.plan.actions import Observed
 from orderlymq_operator.plan.refusals import of_change, refusals
 from orderlymq_operator.resources.kinds import Desired
-from orderlymq_operator.resources.manifests.reader import Manifest, OtherClusterError, combine
+from orderlymq_operator.resources.manifests.combination import OtherClusterError, combine
+from orderlymq_operator.resources.manifests.reader import Manifest
 
 _POLL_S: Final = 0.05
 # A running action may first have to end a process.

@@ -46,7 +46,8 @@ from orderlymq_operator.plan.refusals import of_change
 from orderlymq_operator.plan.settings import live_changes
 from orderlymq_operator.resources.cluster.cluster import Tls
 from orderlymq_operator.resources.kinds import Desired, Pipeline, declared_name
-from orderlymq_operator.resources.manifests.reader import Manifest, combine
+from orderlymq_operator.resources.manifests.combination import combine
+from orderlymq_operator.resources.manifests.reader import Manifest
 from orderlymq_protocol.names import OPERATOR_ACCOUNT
 from orderlymq_runtime.process.waits import wait_for
 from orderlymq_runtime.remoting.client import RemotingClient

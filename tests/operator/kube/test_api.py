@@ -14,7 +14,8 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from kubernetes.aio.client import ApiClient, Configuration
 
-from orderlymq_operator.kube.api import IN_CLUSTER, Api, RetryLaterError
+from orderlymq_operator.kube.api import IN_CLUSTER, Api
+from orderlymq_operator.kube.errors import RetryLaterError
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.observe.lister import Lister
 from orderlymq_operator.kube.resources import LEASES, MADE, PODS, SERVICES, Json

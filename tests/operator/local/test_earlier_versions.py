@@ -11,7 +11,8 @@ from orderlymq_operator.local.directory import DataDirectory, State
 from orderlymq_operator.local.errors import RefusedError
 from orderlymq_operator.local.progress import summary
 from orderlymq_operator.local.supervisor import Supervisor
-from orderlymq_operator.resources.manifests.reader import combine, parse
+from orderlymq_operator.resources.manifests.combination import combine
+from orderlymq_operator.resources.manifests.reader import parse
 from tests.operator.local.manifests import normal_topic, text
 from tests.operator.local.supervision import change_shared, running, shared_of, until
 

@@ -20,7 +20,8 @@ from orderlymq_operator.local.errors import RefusedError
 from orderlymq_operator.local.supervisor import RefusedChange, Supervisor
 from orderlymq_operator.plan.descriptions import describe
 from orderlymq_operator.plan.forecast.report import report_of, text_of
-from orderlymq_operator.resources.manifests.reader import Manifest, ManifestError, parse
+from orderlymq_operator.resources.manifests.problems import ManifestError
+from orderlymq_operator.resources.manifests.reader import Manifest, parse
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_runtime.remoting.client import RemotingClient
 from tests.operator.local.manifests import manifests, normal_topic, text

@@ -12,7 +12,9 @@ from orderlymq_operator.local.secrets import read_secret
 from orderlymq_operator.plan.actions import DeleteUser, Observed, SetUser, UserConfig
 from orderlymq_operator.plan.planner import plan, user_config
 from orderlymq_operator.resources.kinds import Desired, User
-from orderlymq_operator.resources.manifests.reader import Manifest, ManifestError, combine, parse
+from orderlymq_operator.resources.manifests.combination import combine
+from orderlymq_operator.resources.manifests.problems import ManifestError
+from orderlymq_operator.resources.manifests.reader import Manifest, parse
 from orderlymq_operator.resources.quotas import Limits
 from orderlymq_operator.resources.user import fingerprint
 from orderlymq_protocol.sealedsecrets import SECRET_SIZE_MAX

@@ -14,7 +14,7 @@ import aiohttp
 import pytest
 from bench.apiload import ADMIN, NAMESPACE, Kube
 
-from orderlymq_operator.kube.api import ForbiddenError
+from orderlymq_operator.kube.errors import ForbiddenError
 from orderlymq_operator.kube.objects import drift
 from orderlymq_operator.kube.objects.cluster import (
     group_set,

@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from orderlymq_operator.kube.api import ApiError
+from orderlymq_operator.kube.errors import ApiError
 from orderlymq_operator.kube.observe.inventory import LAST_APPLIED
 from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.resources.kinds import Resource

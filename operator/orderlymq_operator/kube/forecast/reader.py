@@ -10,7 +10,8 @@ from datetime import UTC, datetime
 
 from kubernetes.aio.config import ConfigException
 
-from orderlymq_operator.kube.api import Api, ApiError, ForbiddenError
+from orderlymq_operator.kube.api import Api
+from orderlymq_operator.kube.errors import ApiError, ForbiddenError
 from orderlymq_operator.kube.forecast.change import Present, forecast_change, item_of
 from orderlymq_operator.kube.forecast.using import forecast_using
 from orderlymq_operator.kube.metrics import OperatorMetrics

@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable, Collection
 from typing import Final
 
-from orderlymq_operator.kube.api import Api, ApiError
+from orderlymq_operator.kube.api import Api
+from orderlymq_operator.kube.errors import ApiError
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.observe.inventory import Inventory, list_each
 from orderlymq_operator.kube.resources import CLAIMS, MADE, OWN_KINDS, PODS, Json

@@ -22,7 +22,7 @@ from orderlymq_operator.brokers.status import (
     read_status,
 )
 from orderlymq_operator.brokers.tables import Tables, read_name_server
-from orderlymq_operator.kube.api import ApiError
+from orderlymq_operator.kube.errors import ApiError
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.backups.restore import RESTORING
 from orderlymq_operator.kube.objects.cluster import Environment, RaftGroupFacts

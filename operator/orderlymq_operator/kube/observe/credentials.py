@@ -19,14 +19,9 @@ from typing import ClassVar, Final
 
 from orderlymq_operator.brokers.admin import Admin
 from orderlymq_operator.brokers.status import PageAccess
-from orderlymq_operator.kube.api import (
-    Api,
-    ApiError,
-    ConflictError,
-    ForbiddenError,
-    RetryLaterError,
-    may_change,
-)
+from orderlymq_operator.kube.api import Api
+from orderlymq_operator.kube.cachedstate import may_change
+from orderlymq_operator.kube.errors import ApiError, ConflictError, ForbiddenError, RetryLaterError
 from orderlymq_operator.kube.fanout import for_each
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.accounts import account_secret, is_of

@@ -19,7 +19,8 @@ from pydantic import ValidationError
 from pydantic.alias_generators import to_camel
 
 from orderlymq_operator.brokers.objectthread import beside_loop
-from orderlymq_operator.kube.api import Api, ApiError
+from orderlymq_operator.kube.api import Api
+from orderlymq_operator.kube.errors import ApiError
 from orderlymq_operator.kube.objects.names import ANNOTATION_PAUSE
 from orderlymq_operator.kube.resources import OWN_KINDS, PARTS, Json, Resource
 from orderlymq_operator.resources.kinds import KINDS, NAME_FIELDS, USING, declared_name

@@ -3,7 +3,7 @@ Lists the objects that were made for one Cluster or Pipeline, with as few reques
 
 Rules: a kind is read again when a watch shows one of its objects in another state than the read one, or when the watch
 was interrupted. All kinds are read after an action or a failure, and when the last read is old. Cached lists may only
-show whether there is something to do. What to do is decided from a fresh read, see `api.by_what_is_kept`.
+show whether there is something to do. What to do is decided from a fresh read, see `cachedstate`.
 """
 
 import asyncio
@@ -11,7 +11,8 @@ from collections.abc import Callable, Collection, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from orderlymq_operator.kube.api import Api, ApiError, RetryLaterError
+from orderlymq_operator.kube.api import Api
+from orderlymq_operator.kube.errors import ApiError, RetryLaterError
 from orderlymq_operator.kube.resources import Json, Resource
 from orderlymq_runtime.process.supervisor import end_tasks
 

@@ -8,7 +8,8 @@ refusal that is older than the last successful creation does not count.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from orderlymq_operator.kube.api import Api, ApiError
+from orderlymq_operator.kube.api import Api
+from orderlymq_operator.kube.errors import ApiError
 from orderlymq_operator.kube.objects.ownership import owners
 from orderlymq_operator.kube.observe.cluster import Live
 from orderlymq_operator.kube.observe.drivers import driver_pod, workload_of

@@ -21,13 +21,9 @@ from orderlymq_operator.brokers.answers import Lock
 from orderlymq_operator.brokers.requests import perform_remote
 from orderlymq_operator.brokers.status import PageAccess
 from orderlymq_operator.brokers.tables import SILENT, Tables, read_tables
-from orderlymq_operator.kube.api import (
-    Api,
-    ApiError,
-    BudgetsOverlapError,
-    EvictionRefusedError,
-    may_change,
-)
+from orderlymq_operator.kube.api import Api
+from orderlymq_operator.kube.cachedstate import may_change
+from orderlymq_operator.kube.errors import ApiError, BudgetsOverlapError, EvictionRefusedError
 from orderlymq_operator.kube.objects import drift, names
 from orderlymq_operator.kube.objects.cluster import (
     Environment,

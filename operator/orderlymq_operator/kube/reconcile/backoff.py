@@ -8,7 +8,7 @@ does not change for long, a person must act, and that person's change wakes the 
 from collections.abc import Hashable
 from typing import Final
 
-from orderlymq_operator.kube.api import ApiError, ConflictError, RetryLaterError
+from orderlymq_operator.kube.errors import ApiError, ConflictError, RetryLaterError
 
 FIRST_S: Final = 1.0
 MAX_S: Final = 15.0

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from orderlymq_operator.kube.api import Api, ConflictError, may_change
+from orderlymq_operator.kube.api import Api
+from orderlymq_operator.kube.cachedstate import may_change
 from orderlymq_operator.kube.certificates.authority import (
     CertificateError,
     Pair,
@@ -32,6 +33,7 @@ from orderlymq_operator.kube.certificates.schedule import (
     Use,
     next_steps,
 )
+from orderlymq_operator.kube.errors import ConflictError
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.certificates import (
     KnownAuthority,

@@ -21,14 +21,10 @@ from typing import Final
 
 from orderlymq_operator.brokers.admin import AdminError
 from orderlymq_operator.brokers.objectthread import beside_loop
-from orderlymq_operator.kube.api import (
-    Api,
-    ApiError,
-    NotReadError,
-    RetryLaterError,
-    by_what_is_kept,
-)
+from orderlymq_operator.kube.api import Api
+from orderlymq_operator.kube.cachedstate import NotReadError, deciding_from_cache
 from orderlymq_operator.kube.certificates.authority import CertificateError
+from orderlymq_operator.kube.errors import ApiError, RetryLaterError
 from orderlymq_operator.kube.fanout import for_each
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.observe.cluster import CHANGING, Live, read_objects
@@ -121,7 +117,7 @@ class ClusterReconciler:
             await self.inventory.refresh(key)
             if self._lists.keeps(owner_of(key)) or self.inventory.cluster(key) is None:
                 try:
-                    with by_what_is_kept():
+                    with deciding_from_cache():
                         return await self._reconcile(key)
                 except NotReadError:
                     self._lists.forget(owner_of(key))

@@ -14,7 +14,8 @@ from contextlib import suppress
 from typing import Final
 
 from orderlymq_operator.brokers.admin import AdminError, GroupInUseError, SilentError
-from orderlymq_operator.kube.api import ApiError, EvictionRefusedError, must_have_read
+from orderlymq_operator.kube.cachedstate import must_have_read
+from orderlymq_operator.kube.errors import ApiError, EvictionRefusedError
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.reconcile.backend import KubeBackend
 from orderlymq_operator.plan.actions import Action, ActionChain, ReportCondition, chain_of

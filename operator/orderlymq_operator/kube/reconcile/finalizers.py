@@ -18,14 +18,9 @@ from datetime import UTC, datetime
 from typing import Final
 
 from orderlymq_operator.brokers.objectthread import beside_loop
-from orderlymq_operator.kube.api import (
-    Api,
-    ApiError,
-    ConflictError,
-    ForbiddenError,
-    RetryLaterError,
-    must_have_read,
-)
+from orderlymq_operator.kube.api import Api
+from orderlymq_operator.kube.cachedstate import must_have_read
+from orderlymq_operator.kube.errors import ApiError, ConflictError, ForbiddenError, RetryLaterError
 from orderlymq_operator.kube.fanout import for_each
 from orderlymq_operator.kube.objects.names import BACKUP_FINALIZER, FINALIZER
 from orderlymq_operator.kube.observe.desired import (

@@ -11,7 +11,8 @@ from dataclasses import replace
 from typing import Final
 
 from orderlymq_operator.brokers.admin import AdminError
-from orderlymq_operator.kube.api import Api, must_have_read
+from orderlymq_operator.kube.api import Api
+from orderlymq_operator.kube.cachedstate import must_have_read
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.observe.cluster import Live
 from orderlymq_operator.kube.observe.inventory import Item

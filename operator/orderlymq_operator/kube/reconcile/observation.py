@@ -14,7 +14,8 @@ from functools import partial
 import aiohttp
 
 from orderlymq_operator.brokers.objectthread import beside_loop
-from orderlymq_operator.kube.api import Api, may_change
+from orderlymq_operator.kube.api import Api
+from orderlymq_operator.kube.cachedstate import may_change
 from orderlymq_operator.kube.certificates.authority import CertificateError
 from orderlymq_operator.kube.certificates.expiry import certificates_condition
 from orderlymq_operator.kube.objects.cluster import (

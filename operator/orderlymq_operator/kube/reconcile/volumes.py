@@ -8,7 +8,8 @@ reports that the replica is not a member. All other claims are left to people.
 from collections.abc import Iterable
 from decimal import Decimal
 
-from orderlymq_operator.kube.api import Api, ApiError, RetryLaterError
+from orderlymq_operator.kube.api import Api
+from orderlymq_operator.kube.errors import ApiError, RetryLaterError
 from orderlymq_operator.kube.observe.cluster import Live
 from orderlymq_operator.kube.observe.desired import MESSAGE_MAX
 from orderlymq_operator.kube.observe.pods import ClaimFacts

@@ -14,7 +14,9 @@ from datetime import UTC, datetime
 from typing import Final
 
 from orderlymq_operator.brokers.objectthread import beside_loop
-from orderlymq_operator.kube.api import Api, ApiError, ConflictError, must_have_read
+from orderlymq_operator.kube.api import Api
+from orderlymq_operator.kube.cachedstate import must_have_read
+from orderlymq_operator.kube.errors import ApiError, ConflictError
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.observe.cluster import Live

@@ -17,7 +17,8 @@ from typing import Final
 
 from orderlymq_operator.brokers.admin import AdminError
 from orderlymq_operator.brokers.answers import LockHolder
-from orderlymq_operator.kube.api import Api, ApiError
+from orderlymq_operator.kube.api import Api
+from orderlymq_operator.kube.errors import ApiError
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.objects.names import LABEL_CLUSTER
 from orderlymq_operator.kube.observe.inventory import ClusterKey

@@ -16,7 +16,8 @@ from bench.apiload import ADMIN, NAMESPACE
 from orderlymq_operator.kube.forecast.applied import applied
 from orderlymq_operator.kube.observe.inventory import read_item
 from orderlymq_operator.kube.resources import CLUSTERS, Json
-from orderlymq_operator.resources.manifests.reader import ManifestError, parse
+from orderlymq_operator.resources.manifests.problems import ManifestError
+from orderlymq_operator.resources.manifests.reader import parse
 from tests.operator.kube.fakes.changes import BEGINNING, change
 from tests.operator.kube.realapi import needs_api_server, real_api_server
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from orderlymq_operator.kube.api import ApiError
+from orderlymq_operator.kube.errors import ApiError
 from orderlymq_operator.kube.forecast.reader import forecast_with
 from orderlymq_operator.kube.observe.inventory import LAST_APPLIED
 from orderlymq_operator.kube.reconcile.backend import Defaults

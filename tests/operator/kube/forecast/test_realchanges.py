@@ -23,7 +23,8 @@ from bench.apiload import ADMIN, NAMESPACE, OPERATOR
 from kubernetes.aio.client import ApiClient, Configuration
 
 from orderlymq_operator.brokers.admin import AdminError
-from orderlymq_operator.kube.api import Api, ApiError
+from orderlymq_operator.kube.api import Api
+from orderlymq_operator.kube.errors import ApiError
 from orderlymq_operator.kube.forecast.reader import forecast_with
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.observe.credentials import Credentials
@@ -32,7 +33,8 @@ from orderlymq_operator.kube.reconcile.backend import Defaults
 from orderlymq_operator.kube.reconcile.cluster import ClusterReconciler
 from orderlymq_operator.kube.resources import CLAIMS, MADE, OWN_KINDS, PODS, Json, resource_of
 from orderlymq_operator.plan.forecast.effects import Forecast
-from orderlymq_operator.resources.manifests.reader import ManifestError, parse
+from orderlymq_operator.resources.manifests.problems import ManifestError
+from orderlymq_operator.resources.manifests.reader import parse
 from tests.operator.kube.fakes.brokers import Brokers, serving
 from tests.operator.kube.fakes.changes import BEGINNING, Name, change
 from tests.operator.kube.fakes.kubernetes import Controllers

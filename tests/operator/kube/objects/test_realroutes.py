@@ -9,7 +9,8 @@ import pytest
 import yaml
 from bench.apiload import NAMESPACE
 
-from orderlymq_operator.kube.api import Api, RetryLaterError
+from orderlymq_operator.kube.api import Api
+from orderlymq_operator.kube.errors import RetryLaterError
 from orderlymq_operator.kube.objects import drift
 from orderlymq_operator.kube.objects.cluster import listener_objects, route_objects
 from orderlymq_operator.kube.observe.gateway import GatewayApi

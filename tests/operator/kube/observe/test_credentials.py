@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from orderlymq_operator.kube.api import RetryLaterError, by_what_is_kept
+from orderlymq_operator.kube.cachedstate import deciding_from_cache
+from orderlymq_operator.kube.errors import RetryLaterError
 from orderlymq_operator.kube.objects.pods import access_by, broker_pod
 from orderlymq_operator.kube.observe.credentials import Credentials, SecretGoneError
 from orderlymq_operator.kube.observe.desired import DesiredState
@@ -100,7 +101,7 @@ async def test_what_is_kept_of_a_cluster_goes_with_it(
     meta = here.metadata
     await access.admin(here)
     reads = secrets.reads
-    with by_what_is_kept():
+    with deciding_from_cache():
         await access.admin(here)
         assert secrets.reads == reads
         access.forget((meta.namespace or "", meta.name))

@@ -6,7 +6,8 @@ from random import Random
 
 import pytest
 
-from orderlymq_operator.kube.api import Api, ApiError
+from orderlymq_operator.kube.api import Api
+from orderlymq_operator.kube.errors import ApiError
 from orderlymq_operator.kube.observe.inventory import Inventory, Item, cluster_of
 from orderlymq_operator.kube.resources import CLUSTERS, TOPICS, Json, Resource
 from orderlymq_operator.kube.workqueue import WorkQueue

@@ -11,8 +11,8 @@ import pytest
 
 from orderlymq_operator.brokers.admin import Admin, AdminError
 from orderlymq_operator.brokers.status import CAUGHT_UP_LAG_MAX, Peer, ReplicaStatus
-from orderlymq_operator.kube.api import (
-    Api,
+from orderlymq_operator.kube.api import Api
+from orderlymq_operator.kube.errors import (
     BudgetsOverlapError,
     EvictionRefusedError,
     RetryLaterError,

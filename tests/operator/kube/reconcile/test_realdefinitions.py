@@ -7,7 +7,7 @@ import aiohttp
 import pytest
 from bench.apiload import NAMESPACE, Kube
 
-from orderlymq_operator.kube.api import ApiError
+from orderlymq_operator.kube.errors import ApiError
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.objects.names import FINALIZER
 from orderlymq_operator.kube.observe.credentials import Credentials

@@ -7,7 +7,9 @@ from pydantic import ValidationError
 
 from orderlymq_operator.resources.backups.destination import Destination
 from orderlymq_operator.resources.kinds import Backup, Cluster, ScheduledBackup
-from orderlymq_operator.resources.manifests.reader import ManifestError, combine, parse
+from orderlymq_operator.resources.manifests.combination import combine
+from orderlymq_operator.resources.manifests.problems import ManifestError
+from orderlymq_operator.resources.manifests.reader import parse
 
 CLAIM: dict[str, Any] = {"pvc": {"claimName": "backups", "path": "shop/demo"}}
 BUCKET: dict[str, Any] = {"objectStore": {"url": "s3://my-bucket/shop"}}

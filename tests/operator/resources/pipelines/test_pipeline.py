@@ -9,6 +9,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from orderlymq_operator.resources.kinds import Pipeline
 from orderlymq_operator.resources.manifests import reader as manifests
+from orderlymq_operator.resources.manifests.combination import combine
+from orderlymq_operator.resources.manifests.problems import ManifestError
 from orderlymq_operator.resources.pipelines.jobtypes import (
     FIELDS,
     REQUIRED,
@@ -174,12 +176,12 @@ def test_a_local_cluster_leaves_pipelines_to_their_own_command(tmp_path: Path) -
     path.write_text(yaml.safe_dump(cluster) + "---\n" + EXAMPLES[0].read_text())
 
     found = manifests.read([path])
-    desired = manifests.combine(found, None)
+    desired = combine(found, None)
 
     assert [each.resource.kind for each in found] == ["Cluster", "Pipeline"]
     assert [each.kind for each in desired.resources()] == ["Cluster"]
     path.write_text(path.read_text().replace("type: archive", "type: archives"))
-    with pytest.raises(manifests.ManifestError, match="did you mean `archive`"):
+    with pytest.raises(ManifestError, match="did you mean `archive`"):
         manifests.read([path])
 
 

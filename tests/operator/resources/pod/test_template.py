@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from orderlymq_operator.resources.manifests.reader import ManifestError, parse
+from orderlymq_operator.resources.manifests.problems import ManifestError
+from orderlymq_operator.resources.manifests.reader import parse
 from orderlymq_operator.resources.pod.template import PodTemplate
 
 _VOLUME = {"name": "extra", "emptyDir": {}}

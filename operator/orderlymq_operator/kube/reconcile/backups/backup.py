@@ -10,11 +10,8 @@ from datetime import UTC, datetime
 from itertools import filterfalse
 from typing import Final
 
-from orderlymq_operator.kube.api import (
-    Api,
-    ConflictError,
-    ForbiddenError,
-)
+from orderlymq_operator.kube.api import Api
+from orderlymq_operator.kube.errors import ConflictError, ForbiddenError
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.backups.job import (

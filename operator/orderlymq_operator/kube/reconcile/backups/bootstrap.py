@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from orderlymq_operator.kube.api import Api, ConflictError
+from orderlymq_operator.kube.api import Api
+from orderlymq_operator.kube.errors import ConflictError
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.backups.job import ToolEnvironment, lookup_job, lookup_name
 from orderlymq_operator.kube.objects.backups.restore import (

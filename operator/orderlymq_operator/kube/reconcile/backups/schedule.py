@@ -13,7 +13,8 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from orderlymq_operator.kube.api import Api, ConflictError, NotFoundError
+from orderlymq_operator.kube.api import Api
+from orderlymq_operator.kube.errors import ConflictError, NotFoundError
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.ownership import owned

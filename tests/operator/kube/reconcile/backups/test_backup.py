@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from orderlymq_operator.kube.api import ApiError, ForbiddenError
+from orderlymq_operator.kube.errors import ApiError, ForbiddenError
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.objects.names import BACKUP_FINALIZER
 from orderlymq_operator.kube.observe.inventory import Inventory

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orderlymq_operator.kube.api import ApiError
+from orderlymq_operator.kube.errors import ApiError
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.observe.inventory import Inventory
 from orderlymq_operator.kube.reconcile.backups.schedule import ScheduleReconciler

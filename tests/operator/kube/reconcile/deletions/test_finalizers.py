@@ -10,8 +10,9 @@ from aiohttp import web
 
 from orderlymq_operator.kube import election
 from orderlymq_operator.kube.__main__ import release
-from orderlymq_operator.kube.api import NotReadError, RetryLaterError, by_what_is_kept
+from orderlymq_operator.kube.cachedstate import NotReadError, deciding_from_cache
 from orderlymq_operator.kube.competitors import ANNOTATION_SERVES
+from orderlymq_operator.kube.errors import RetryLaterError
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.objects.names import BACKUP_FINALIZER, FINALIZER
 from orderlymq_operator.kube.observe.credentials import Credentials
@@ -394,7 +395,7 @@ async def test_the_time_of_what_waits_goes_on_when_a_pass_may_change_nothing(
         finalizers = Finalizers(api, Inventory(api, (NAMESPACE,)), lambda: now[0])
         await finalizers.finish(state, SILENT)
         now[0] += GIVE_UP_S + 1
-        with by_what_is_kept(), pytest.raises(NotReadError):
+        with deciding_from_cache(), pytest.raises(NotReadError):
             await finalizers.finish(state, SILENT)
         assert not caplog.messages, "no finalizer is removed yet"
         await finalizers.finish(state, SILENT)

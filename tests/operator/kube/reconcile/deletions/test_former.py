@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from orderlymq_operator.kube.api import NameTakenError, RetryLaterError
+from orderlymq_operator.kube.errors import NameTakenError, RetryLaterError
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.reconcile.backoff import MAX_S, SOON_OBSERVATIONS
 from orderlymq_operator.kube.resources import (

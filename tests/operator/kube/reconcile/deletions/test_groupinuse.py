@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from orderlymq_operator.kube.api import ApiError
+from orderlymq_operator.kube.errors import ApiError
 from orderlymq_operator.kube.objects.names import FINALIZER
 from orderlymq_operator.kube.reconcile.backoff import MAX_S, SOON_OBSERVATIONS
 from orderlymq_operator.kube.reconcile.finalizers import GIVE_UP_S

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from orderlymq_operator.brokers.admin import AdminError
-from orderlymq_operator.kube.api import ApiError
+from orderlymq_operator.kube.errors import ApiError
 from orderlymq_operator.kube.resources import CLUSTERS, PODS, STATEFUL_SETS
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.body.stats import TopicOffset, TopicStats

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from orderlymq_operator.kube.api import ApiError
+from orderlymq_operator.kube.errors import ApiError
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.observe.credentials import Credentials

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from orderlymq_operator.kube.api import ApiError, ForbiddenError, RetryLaterError
+from orderlymq_operator.kube.errors import ApiError, ForbiddenError, RetryLaterError
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.reconcile import pipeline as module
 from orderlymq_operator.kube.reconcile.pipeline import (

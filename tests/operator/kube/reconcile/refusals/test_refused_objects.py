@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from orderlymq_operator.kube.api import ApiError, ForbiddenError
+from orderlymq_operator.kube.errors import ApiError, ForbiddenError
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.names import FINALIZER
 from orderlymq_operator.kube.reconcile.backoff import MAX_S
