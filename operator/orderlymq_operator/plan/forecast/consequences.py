@@ -40,6 +40,7 @@ from orderlymq_operator.plan.actions import (
 )
 from orderlymq_operator.plan.expansion import topic_expansion
 from orderlymq_operator.plan.forecast.effects import Effect, ResourceForecast
+from orderlymq_operator.plan.guard import dangerous
 from orderlymq_operator.plan.placement import parse_order_text
 from orderlymq_operator.plan.refusals import published_layout, topic_layout
 from orderlymq_operator.plan.settings import live_changes
@@ -108,9 +109,12 @@ def consequences(
 
 
 def live_effects(old: Cluster, new: Cluster) -> Iterator[Effect]:
-    """Yield the changes of settings that brokers reload while they run."""
+    """Yield the changes of settings that brokers reload while they run, and the messages that they delete by them."""
     for path, text in live_changes(old, new):
         yield Effect("Changes", text, (f"spec.{path}",))
+    for act in dangerous(old, new):
+        if act.name == "ShortenRetention":
+            yield Effect("DeletesData", act.text, (act.field,))
 
 
 def _unknown(silent: Sequence[str]) -> Iterator[Effect]:

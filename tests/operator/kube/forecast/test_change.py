@@ -453,11 +453,11 @@ async def test_the_plan_of_a_confirmation_says_what_it_confirms(small: SmallClus
 
     assert not said.targets("NeedsConfirmation")
     for found, hours in ((said, "1h"), (third, "48h")):
-        (text,) = [
-            each.text for each in found.effects if each.targets[0].startswith("spec.retention")
-        ]
-        assert hours in text
-        assert "72h" in text
+        texts = {
+            each.kind: each.text for each in found.effects if "spec.retention" in each.targets[0]
+        }
+        assert texts.keys() == {"Changes", "DeletesData"}
+        assert all(hours in text and "72h" in text for text in texts.values())
 
 
 async def test_an_object_never_moves_to_another_cluster(small: SmallCluster) -> None:

@@ -345,6 +345,22 @@ def test_a_live_setting_is_reported_although_nothing_is_done_for_it() -> None:
     ]
 
 
+def test_a_confirmed_shorter_retention_still_says_what_it_deletes() -> None:
+    """Law: a plan names the messages that a shorter retention deletes, also when the edit is confirmed."""
+    was, wish = desired(), desired(retention={"time": "1h"})
+    (act,) = dangerous(was.cluster, wish.cluster)
+    meta = wish.cluster.metadata.model_copy(update={"annotations": {ANNOTATION_CONFIRM: act.token}})
+    confirmed = replace(wish, cluster=wish.cluster.model_copy(update={"metadata": meta}))
+
+    said = _after(was, confirmed)
+
+    assert not said.refusals
+    assert _texts(said, "Cluster", "demo") == [
+        "Changes: retention.time changes from 72h to 1h, without a restart",
+        "DeletesData: messages that are older than 1h are deleted, which were kept for 72h",
+    ]
+
+
 def test_a_refused_cluster_is_reported_once() -> None:
     """Law: the refusal of a Cluster is reported once, and nothing else is planned."""
     said = _after(desired(groups=2), desired(groups=1))
