@@ -9,6 +9,7 @@ import click
 from orderlymq.admin.client import AdminClient
 from orderlymq.cli.exitcodes import ExitCode
 from orderlymq.cli.session import connected, print_json, print_part, print_table, say
+from orderlymq.connection.troubles import is_denied
 from orderlymq.errors import BrokerError, BrokerUnreachable
 from orderlymq_protocol.plurals import counted
 
@@ -35,11 +36,7 @@ async def status(name_server: str, output: str) -> None:
         _print(groups)
     if not healthy:
         if output != "json":
-            why = "; ".join(
-                f"{each['group']}: {each['error']}" for each in groups if "error" in each
-            )
-            text = "Error: not every broker group has a leader" + (f" ({why})" if why else "")
-            say(f"{text}; look at the brokers' logs", err=True)
+            say(f"Error: {_why(groups)}", err=True)
         raise click.exceptions.Exit(ExitCode.FAILED)
 
 
@@ -47,8 +44,29 @@ async def _look(admin: AdminClient, name: str, address: str) -> dict[str, Any]:
     try:
         found = await admin.group_status(address)
     except (BrokerError, BrokerUnreachable) as error:
-        return {"group": name, "address": address, "leader": None, "error": str(error)}
+        denied = isinstance(error, BrokerError) and is_denied(error)
+        return {
+            "group": name,
+            "address": address,
+            "leader": None,
+            "error": str(error),
+            "denied": denied,
+        }
     return {"group": name, "address": address, "leader": None, **found}
+
+
+def _why(groups: list[dict[str, Any]]) -> str:
+    """Return why the status is not that of a healthy cluster, and what to do."""
+    leaderless = [each for each in groups if each["leader"] is None]
+    why = "; ".join(f"{each['group']}: {each['error']}" for each in leaderless if "error" in each)
+    if leaderless and all(each.get("denied") for each in leaderless):
+        return (
+            f"the brokers do not show their status to this account ({why}); set ORDERLYMQ_ACCESS_KEY and "
+            "ORDERLYMQ_SECRET_KEY to those of an account that may read it"
+        )
+    text = "not every broker group has a leader" + (f" ({why})" if why else "")
+
+    return f"{text}; look at the brokers' logs"
 
 
 def _print(groups: list[dict[str, Any]]) -> None:

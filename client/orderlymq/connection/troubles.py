@@ -71,7 +71,7 @@ class Troubles:
 
     def refused(self, error: BrokerError) -> None:
         """Pass a refusal to `on_refused`; the caller has logged it, or it was logged before."""
-        if (error.code in _CERTAIN or _is_denied(error)) and self.on_refused is not None:
+        if (error.code in _CERTAIN or is_denied(error)) and self.on_refused is not None:
             self.on_refused(error)
 
     def answered(self, broker: str, what: str) -> None:
@@ -94,6 +94,6 @@ class Troubles:
         self._lasting[about] = since_s, due_s
 
 
-def _is_denied(error: BrokerError) -> bool:
+def is_denied(error: BrokerError) -> bool:
     """Return whether a permission is missing: like RocketMQ's, brokers report that in the remark of any error."""
     return "AclException" in error.remark

@@ -50,6 +50,21 @@ async def test_a_group_that_does_not_answer_is_reported_with_its_reason() -> Non
     assert f"({BROKER}: code 1 from {cluster.address}: No accessKey is configured)" in text.stderr
 
 
+async def test_a_missing_right_is_not_taken_for_a_missing_leader() -> None:
+    """Law: if only rights are missing, the status says so and names the cure, not the brokers' logs."""
+    async with running(topics={"orders": 4}) as cluster:
+        denied = refuse(ResponseCode.SYSTEM_ERROR, "AclException: No accessKey is configured")
+        cluster.faults[RequestCode.ORDERLYMQ_GROUP_STATUS] = [denied]
+        text = await asyncio.to_thread(
+            CliRunner().invoke, cli, ["status", "--name-server", cluster.address]
+        )
+
+    assert text.exit_code == 1
+    assert "No accessKey is configured" in text.stderr
+    assert "ORDERLYMQ_ACCESS_KEY" in text.stderr
+    assert not any(each in text.stderr for each in ("has a leader", "logs"))
+
+
 async def test_rates_stand_in_a_table_of_their_own() -> None:
     """Law: rates have their own table with readable headings, one line per broker group."""
     told = {"leader": 1, "rates": {"entriesPerSecond": 12.5, "framesOutPerSecond": 0.0}}
