@@ -1,6 +1,7 @@
 """Findings of the leaders in sentences for people: what is wrong, what to do, and where to look."""
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -49,6 +50,28 @@ def of_watch(watch: WatchReport, group: str | None = None) -> Iterator[Trouble]:
             yield _trouble("hotQueues", queue, topic_link(queue.topic))
         for key in watch.hot_keys:
             yield _trouble("hotKeys", key, topic_link(key.topic))
+
+
+def of_held(watch: WatchReport) -> Iterator[Trouble]:
+    """Yield, for each consumer group, how many of its keys wait for a release."""
+    for group, count in sorted(held_keys(watch).items()):
+        yield Trouble(
+            severity="warning",
+            text=f"{counted(count, 'key waits', 'keys wait')} for a release in group {group}.",
+            todo="Repair the cause, then release the keys.",
+            link="/blocked",
+        )
+
+
+def held_keys(watch: WatchReport) -> Counter[str]:
+    """Return how many keys of each consumer group wait: parked keys, and lanes that are held or get their dead letter."""
+    found: Counter[str] = Counter()
+    for keys in watch.parked_keys:
+        found[keys.group] += keys.keys
+    for lanes in watch.lanes:
+        if lanes.state in ("held", "deadLettering"):
+            found[lanes.group] += lanes.lanes
+    return +found
 
 
 def _trouble(kind: str, row: Model, link: str) -> Trouble:

@@ -172,12 +172,7 @@ def _none(statuses: Answers[StatusReport]) -> Figure:
 
 
 def _held(status: StatusReport) -> int | None:
-    watch = status.examined
-    if watch is None:
-        return None
-    return sum(row.keys for row in watch.parked_keys) + sum(
-        row.lanes for row in watch.lanes if row.state in ("held", "deadLettering")
-    )
+    return None if status.examined is None else findings.held_keys(status.examined).total()
 
 
 def _troubles(
@@ -188,6 +183,7 @@ def _troubles(
         found += findings.of_transactions(name, status)
         if status.examined is not None:
             found += findings.of_watch(status.examined)
+            found += findings.of_held(status.examined)
 
     return sorted(found, key=lambda each: each.severity != "critical")
 

