@@ -10,7 +10,6 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal, TypeAlias, cast
 
 from orderlymq.errors import SettingError
@@ -21,6 +20,7 @@ from orderlymq_spark.columns import check_columns
 from orderlymq_spark.errors import OptionError, hint
 from orderlymq_spark.locations.addresses import location
 from orderlymq_spark.offsets import from_json, queues_from_json
+from orderlymq_spark.times import parse_duration_ms, parse_timestamp_ms
 
 # The largest value of Java's Long.
 _NUMBER_MAX: Final = 2**63 - 1
@@ -88,9 +88,6 @@ _AUTH: Final = tuple(
 # The types of the SDK's settings by name, and the spellings that options allow: client.use_tls, client.useTls.
 _TYPES: Final[dict[str, Any]] = {each.name: type(each.default) for each in fields(ClientSettings)}
 _SPELT: Final = {name.replace("_", ""): name for name in _TYPES}
-_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)")
-_UNITS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _RETRY_TIMEOUT_MS: Final = 120_000  # an outage of a name server for a minute ends no query
 
 Strategy: TypeAlias = Literal["error", "latest"]
@@ -437,43 +434,6 @@ def as_texts(options: Mapping[str, object]) -> dict[str, str]:
         name: str(value).lower() if isinstance(value, bool) else str(value)
         for name, value in options.items()
     }
-
-
-def parse_duration_ms(text: str, name: str = "the duration") -> int:
-    """Read a duration such as 500ms, 15s, 2m or 1h.
-
-    Raises:
-        OptionError: The text is not a duration.
-    """
-    found = _DURATION.fullmatch(text.strip().lower())
-    if found is None:
-        raise OptionError(f"{name} is {text!r}; write for example 500ms, 15s, 2m or 1h")
-    return int(float(found[1]) * _UNITS[found[2]])
-
-
-def parse_timestamp_ms(text: str, name: str = "the time") -> int:
-    """Read an ISO time (UTC if it has no zone) or milliseconds since the epoch.
-
-    Raises:
-        OptionError: The text is neither.
-    """
-    if text.isdecimal():
-        return int(text)
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise OptionError(
-            f"{name} is {text!r}; write 2026-01-31T12:00:00Z or milliseconds"
-        ) from error
-    return epoch_ms(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
-
-
-def epoch_ms(moment: datetime) -> int:
-    """Return a time with a zone in ms since the epoch, rounded down.
-
-    Floating-point seconds are not used, because they are often slightly below the millisecond.
-    """
-    return (moment - _EPOCH) // timedelta(milliseconds=1)
 
 
 def _value_format(read: _Reader) -> ValueFormat | None:

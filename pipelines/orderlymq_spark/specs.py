@@ -32,10 +32,10 @@ from orderlymq_spark.options import (
     Connect,
     as_texts,
     parse_connect,
-    parse_duration_ms,
     parse_source,
     parse_stream,
 )
+from orderlymq_spark.times import parse_duration_ms
 
 NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 

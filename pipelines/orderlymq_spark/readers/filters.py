@@ -24,7 +24,7 @@ from pyspark.sql.datasource import (
 )
 
 from orderlymq_protocol.body.messagequeue import MessageQueue
-from orderlymq_spark.options import epoch_ms
+from orderlymq_spark.times import epoch_ms
 
 _OF_QUEUE: Final[Mapping[str, Callable[[MessageQueue], object]]] = {
     "topic": operator.attrgetter("topic"),

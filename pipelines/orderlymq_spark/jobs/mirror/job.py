@@ -53,7 +53,7 @@ from orderlymq_spark.offsets import (
     marks_in,
     to_json,
 )
-from orderlymq_spark.options import parse_duration_ms, parse_source
+from orderlymq_spark.options import parse_source
 from orderlymq_spark.run.checkpoint import Claim, hold_checkpoint, last_batch
 from orderlymq_spark.run.lag import lag_behind
 from orderlymq_spark.run.outcome import Outcome, SparkStarter
@@ -61,6 +61,7 @@ from orderlymq_spark.run.status import Status, gauges_at, kept_status, show
 from orderlymq_spark.run.stream import PipelineStopped
 from orderlymq_spark.source.bounds import replaced_queues
 from orderlymq_spark.specs import MirrorSpec
+from orderlymq_spark.times import parse_duration_ms
 
 _QUEUES_AT_ONCE: Final = 8  # a broker syncs the copies of all of them together
 _LOOK_AGAIN_S: Final = 0.25  # the pause if nothing could be copied yet
