@@ -40,6 +40,8 @@ use the metric.
 `python -m tests.docs.test_metrics_page` generates this page from a scrape of running processes. The page does not list the metrics of a
 pipeline's driver: `orderlymq_pipeline_rows`, `_rows_per_second`, `_lag`, `_lag_seconds` and `_last_batch`. A driver serves them
 if its file sets `metricsPort`.
+
+Each counter and histogram also has a series that ends in `_created`: the time at which its process began to count, in seconds.
 """
 #: The meaning of each kind of event.
 EVENTS: Final = {
