@@ -30,7 +30,7 @@ from orderlymq_operator.local.processes import (
     replica_name,
     replica_program,
 )
-from orderlymq_operator.local.secrets import fingerprints, read_secret
+from orderlymq_operator.local.secrets import look_at_secrets, read_secret
 from orderlymq_operator.plan.actions import (
     Action,
     ConditionReport,
@@ -263,6 +263,7 @@ class LocalBackend:
         }
         observed = {group: self._observed(group, task.result()) for group, task in tables.items()}
         self._expanding = topics_under_way(observed)
+        secrets = look_at_secrets(self._users)
         return Observed(
             accepted=self._state.desired,
             name_servers=self._observed_name_servers(
@@ -271,7 +272,8 @@ class LocalBackend:
             groups=observed,
             conditions=dict(self.conditions),
             tls_modes=self._tls_modes,
-            secrets=fingerprints(self._users),
+            secrets=secrets.fingerprints,
+            secret_troubles=secrets.troubles,
         )
 
     def _observed_name_servers(

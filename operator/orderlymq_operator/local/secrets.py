@@ -4,53 +4,107 @@ import errno
 import os
 import stat
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from orderlymq_operator.plan.actions import Refuse
 from orderlymq_operator.resources.cluster.cluster import Cluster
 from orderlymq_operator.resources.manifests.reader import Manifest
-from orderlymq_operator.resources.user import User, fingerprint, usable_secret
+from orderlymq_operator.resources.user import (
+    SECRET_LENGTH_MIN,
+    User,
+    fingerprint,
+    secret_trouble,
+)
+from orderlymq_protocol.sealedsecrets import SECRET_SIZE_MAX
 from orderlymq_runtime.security.tls import TlsError, TlsFiles, client_context, server_context
 
 _ADVICE: Final = "create it, or name another file"
+_LONGER: Final = (
+    f"write a secret of {SECRET_LENGTH_MIN} characters to {SECRET_SIZE_MAX} bytes into it"
+)
+_EXPORT: Final = (
+    f"export a secret of {SECRET_LENGTH_MIN} characters to {SECRET_SIZE_MAX} bytes in it, "
+    "and run the command again"
+)
+# A process keeps the environment that it started with.
+_EXPORT_AND_RESTART: Final = (
+    "the running supervisor needs it: run `orderlymq down`, export it, and run `orderlymq up`"
+)
 _SIZE_MAX: Final = 1 << 20  # bytes: long certificate chains have tens of KiB
 
 
 def read_secret(user: User) -> str | None:
     """Return the secret; None if there is none that brokers accept."""
+    found = _secret(user, running=True)
+    return found if isinstance(found, str) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Secrets:
+    """What the places of Users' secrets hold, without the secrets.
+
+    Attributes:
+        fingerprints: fingerprint of each User's secret by the User's name; None if the secret cannot be used.
+        troubles: why a secret cannot be used, and what to do, by the User's name.
+    """
+
+    fingerprints: dict[str, str | None]
+    troubles: dict[str, str]
+
+
+def look_at_secrets(users: Iterable[User]) -> Secrets:
+    """Read the secrets of *users* in the running supervisor."""
+    seen = Secrets({}, {})
+    for user in users:
+        name, found = user.metadata.name, _secret(user, running=True)
+        if isinstance(found, Refuse):
+            seen.fingerprints[name] = None
+            seen.troubles[name] = f"{found.reason}; {found.advice}"
+        else:
+            seen.fingerprints[name] = fingerprint(user.access_key, found)
+    return seen
+
+
+def unusable_sources(
+    cluster: Cluster, manifests: Iterable[Manifest], *, running: bool
+) -> list[Refuse]:
+    """Return refusals for what *cluster* and the Users of *manifests* name and that cannot be used.
+
+    *running*: the caller is the running supervisor, whose environment does not change.
+    """
+    users = (each.resource for each in manifests if isinstance(each.resource, User))
+    found = (_secret(user, running=running) for user in users)
+    return [*_unusable_tls(cluster), *(each for each in found if isinstance(each, Refuse))]
+
+
+def _secret(user: User, *, running: bool) -> str | Refuse:
+    """Return the secret of *user*, or why brokers have no use for what its source holds."""
     source = user.spec.secret_from
-    text = ""
-    if source is None:
-        return None  # only Kubernetes can store a generated secret
-    if source.file is not None:
+
+    def refused(field: str, reason: str, advice: str) -> Refuse:
+        return Refuse("User", user.metadata.name, f"spec.secretFrom{field}", reason, advice)
+
+    if source is not None and source.file is not None:
         try:
             text = _content(source.file).decode()
-        except (OSError, UnicodeDecodeError):
-            return None
-    elif source.env is not None:
-        text = os.environ.get(source.env, "")
-    return usable_secret(text)
-
-
-def fingerprints(users: Iterable[User]) -> dict[str, str | None]:
-    """Return the fingerprint of each User's secret by its name; None if the secret cannot be read."""
-    secrets = [(user, read_secret(user)) for user in users]
-    return {
-        user.metadata.name: None if secret is None else fingerprint(user.access_key, secret)
-        for user, secret in secrets
-    }
-
-
-def unusable_files(cluster: Cluster, manifests: Iterable[Manifest]) -> list[Refuse]:
-    """Return refusals for the files that *cluster* and the Users of *manifests* name and that cannot be used."""
-    found = list(_unusable_tls(cluster))
-    for user in (each.resource for each in manifests if isinstance(each.resource, User)):
-        path = user.spec.secret_from.file if user.spec.secret_from else None
-        if path is not None and (trouble := _trouble(path)):
-            name = user.metadata.name
-            found.append(Refuse("User", name, "spec.secretFrom.file", trouble, _ADVICE))
-    return found
+        except UnicodeDecodeError:
+            return refused(".file", f"{source.file} is not UTF-8 text", _LONGER)
+        except OSError as error:
+            return refused(".file", _why(source.file, error), _ADVICE)
+        if trouble := secret_trouble(text):
+            return refused(".file", f"the secret in {source.file} {trouble}", _LONGER)
+        return text.strip()
+    if source is not None and source.env is not None:
+        place = f"the environment variable {source.env}"
+        advice = _EXPORT_AND_RESTART if running else _EXPORT
+        if source.env not in os.environ:
+            return refused(".env", f"{place} is not set", advice)
+        if trouble := secret_trouble(os.environ[source.env]):
+            return refused(".env", f"the secret in {place} {trouble}", advice)
+        return os.environ[source.env].strip()
+    return refused("", "only Kubernetes makes and stores secrets", "set secretFrom.file or .env")
 
 
 def _unusable_tls(cluster: Cluster) -> Iterator[Refuse]:
@@ -79,11 +133,15 @@ def _trouble(path: str) -> str:
     """Return why a file cannot be read; empty if it can."""
     try:
         _content(path)
-    except FileNotFoundError:
-        return f"{path} does not exist"
     except OSError as error:
-        return f"{path} cannot be read: {error.strerror}"
+        return _why(path, error)
     return ""
+
+
+def _why(path: str, error: OSError) -> str:
+    if isinstance(error, FileNotFoundError):
+        return f"{path} does not exist"
+    return f"{path} cannot be read: {error.strerror}"
 
 
 def _content(path: str) -> bytes:

@@ -25,7 +25,7 @@ from orderlymq_operator.local.restoration import (
     refuse_half_restored,
     restore_replicas,
 )
-from orderlymq_operator.local.secrets import unusable_files
+from orderlymq_operator.local.secrets import unusable_sources
 from orderlymq_operator.local.supervisor import CLOSE_MAX_S, Supervisor
 from orderlymq_operator.plan.actions import Observed
 from orderlymq_operator.plan.refusals import of_change, refusals
@@ -58,7 +58,7 @@ def prepared(
             f"{directory} already has a cluster; restore the backup into another --data-dir"
         )
     desired = _desired(manifests, before)
-    unusable = unusable_files(desired.cluster, manifests)
+    unusable = unusable_sources(desired.cluster, manifests, running=False)
     if unusable:
         raise RefusedError("\n".join(str(each) for each in unusable))
     if before is None:

@@ -27,7 +27,7 @@ from orderlymq_operator.local.directory import DataDirectory, State
 from orderlymq_operator.local.errors import FailedError
 from orderlymq_operator.local.keeper import STOP_TIMEOUT_S
 from orderlymq_operator.local.processes import tls_contexts, unusable_ports
-from orderlymq_operator.local.secrets import fingerprints, unusable_files
+from orderlymq_operator.local.secrets import look_at_secrets, unusable_sources
 from orderlymq_operator.plan.actions import (
     Action,
     ActionChain,
@@ -114,6 +114,7 @@ class Supervisor:
         self._generation = 1
         self._settled_generation = 0
         self._problem: str | None = None
+        self._secret_troubles: dict[str, str] = {}
         self._failed: dict[ActionChain, Failure] = {}
         self._failures = 0
         self._events: deque[Event] = deque(maxlen=_EVENTS_MAX)
@@ -249,6 +250,7 @@ class Supervisor:
         backend = self._running_backend()
         self._observed = await backend.observe()
         backend.renew_live()
+        self._warn_of_secrets()
         await self._forget_deleted()
         actions, refused = await asyncio.to_thread(plan_accepted, self.desired, self._observed)
         self._report_refused(refused)
@@ -270,6 +272,17 @@ class Supervisor:
         if ready and not self.settled:
             self._settle(refused)
         return ready
+
+    def _warn_of_secrets(self) -> None:
+        """Say once of each User whose secret cannot be used; a rotation to such a secret does not happen."""
+        troubles = dict(self._observed.secret_troubles)
+        for name, text in troubles.items():
+            if self._secret_troubles.get(name) != text:
+                self.event(
+                    f"User {name!r}: {text}; brokers do not change the account until then",
+                    logging.WARNING,
+                )
+        self._secret_troubles = troubles
 
     async def _forget_deleted(self) -> None:
         """Remove deleted objects from the desired state once they are gone."""
@@ -401,14 +414,14 @@ class Supervisor:
             if unusable:
                 return Forecast(refusals=tuple(unusable))
             observed = await self._running_backend().observe()
-            observed = replace(observed, secrets=fingerprints(desired.users))
+            observed = replace(observed, secrets=look_at_secrets(desired.users).fingerprints)
             said = await asyncio.to_thread(forecast, desired, observed)
             return replace(said, resources=(*said.resources, *_not_run_here(manifests)))
 
     def _unusable(self, desired: Desired, manifests: Sequence[Manifest]) -> list[Refuse]:
-        """Return refusals for what *desired* needs and this machine lacks: files, and ports of added processes."""
+        """Return refusals for what *desired* needs and this machine lacks: files, secrets, and ports of added processes."""
         return [
-            *unusable_files(desired.cluster, manifests),
+            *unusable_sources(desired.cluster, manifests, running=True),
             *unusable_ports(self._directory, self._state, desired),
         ]
 
@@ -432,9 +445,9 @@ class Supervisor:
 
     # -- reporting -------------------------------------------------------------------------------
 
-    def event(self, text: str) -> None:
+    def event(self, text: str, level: int = logging.INFO) -> None:
         """Record an event for people."""
-        _log.info("%s", text)
+        _log.log(level, "%s", text)
         self._event_count += 1
         self._events.append(Event(self._event_count, time.time(), text))
 

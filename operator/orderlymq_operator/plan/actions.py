@@ -517,6 +517,7 @@ class Observed:
         groups: raft groups by broker name.
         conditions: the conditions that were reported last.
         secrets: fingerprint of each User's secret by its name; None if the secret cannot be read.
+        secret_troubles: why a secret cannot be used, by the name of its User, where the backend knows it.
         tls_modes: values of `spec.tls.mode` that processes run with; empty if nothing runs, or if they were not read.
     """
 
@@ -525,4 +526,5 @@ class Observed:
     groups: Mapping[str, ObservedGroup] = field(default_factory=dict)
     conditions: Mapping[Subject, ConditionReport] = field(default_factory=dict)
     secrets: Mapping[str, str | None] = field(default_factory=dict)
+    secret_troubles: Mapping[str, str] = field(default_factory=dict)
     tls_modes: frozenset[str] = frozenset()

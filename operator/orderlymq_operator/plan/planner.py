@@ -503,7 +503,8 @@ def _conditions(desired: Desired, observed: Observed, parts: _Parts) -> Iterator
         if text := unavailable[subject.kind]:
             report = ConditionReport("False", "BrokerUnavailable", text)
         elif subject.kind == "User" and observed.secrets.get(subject.name) is None:
-            report = ConditionReport("False", "SecretMissing", NO_SECRET)
+            text = observed.secret_troubles.get(subject.name, NO_SECRET)
+            report = ConditionReport("False", "SecretMissing", text)
         elif subject in parts.waits:
             report = ConditionReport("False", "Progressing", parts.waits[subject])
         elif expansion is not None and expansion.status is not None:

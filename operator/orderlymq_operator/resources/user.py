@@ -29,6 +29,7 @@ from orderlymq_operator.resources.meta import (
     set_once,
 )
 from orderlymq_operator.resources.quotas import Quotas
+from orderlymq_protocol.plurals import counted
 from orderlymq_protocol.sealedsecrets import SECRET_SIZE_MAX
 
 Permission = Literal["DENY", "PUB", "SUB", "PUB|SUB"]
@@ -185,9 +186,17 @@ class User(KubernetesObject):
 
 def usable_secret(text: str) -> str | None:
     """Return the secret in *text*; None if brokers would not accept it."""
+    return None if secret_trouble(text) else text.strip()
+
+
+def secret_trouble(text: str) -> str:
+    """Return why brokers would not accept the secret in *text*; empty if they would."""
     secret = text.strip()
-    fits = len(secret) >= SECRET_LENGTH_MIN and len(secret.encode()) <= SECRET_SIZE_MAX
-    return secret if fits else None
+    if len(secret) < SECRET_LENGTH_MIN:
+        return f"has {counted(len(secret), 'character')}, fewer than {SECRET_LENGTH_MIN}"
+    if len(secret.encode()) > SECRET_SIZE_MAX:
+        return f"is longer than {SECRET_SIZE_MAX} bytes"
+    return ""
 
 
 def fingerprint(access_key: str, secret: str) -> str:

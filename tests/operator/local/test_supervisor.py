@@ -266,18 +266,23 @@ async def test_a_forecast_says_that_no_pipeline_runs_here(
     assert "only Kubernetes runs its drivers; run `orderlymq pipeline run FILE`" in said[-2]
 
 
+def _writer(secret: Path) -> str:
+    """Return the document of a User whose secret is in a file."""
+    return f"""
+---
+apiVersion: orderlymq.io/v1alpha1
+kind: User
+metadata: {{name: shop-writer}}
+spec: {{clusterRef: {{name: demo}}, secretFrom: {{file: {secret}}}}}
+"""
+
+
 async def test_a_forecast_names_a_new_user(
     directory: DataDirectory, ports: int, tmp_path: Path
 ) -> None:
     """Law: a forecast names a new User, whose secret is read first."""
     (tmp_path / "writer.secret").write_text("quite secret")
-    user = f"""
----
-apiVersion: orderlymq.io/v1alpha1
-kind: User
-metadata: {{name: shop-writer}}
-spec: {{clusterRef: {{name: demo}}, secretFrom: {{file: {tmp_path / "writer.secret"}}}}}
-"""
+    user = _writer(tmp_path / "writer.secret")
     async with running(directory, ports, replicas=1) as supervisor:
         changed = parse(text(ports, replicas=1, extra=user), "test.yaml")
 
@@ -285,6 +290,29 @@ spec: {{clusterRef: {{name: demo}}, secretFrom: {{file: {tmp_path / "writer.secr
 
         (about,) = (each for each in said.resources if each.subject.kind == "User")
         assert [effect.kind for effect in about.effects] == ["Creates"]
+
+
+async def test_a_rotation_to_a_secret_that_brokers_refuse_is_said(
+    directory: DataDirectory, ports: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Law: if a User's file changes to an unusable secret, the supervisor warns once, and plan and apply refuse."""
+    secret = tmp_path / "writer.secret"
+    secret.write_text("quite secret")
+    changed = parse(text(ports, replicas=1, extra=_writer(secret)), "test.yaml")
+    async with running(directory, ports, replicas=1) as supervisor:
+        await supervisor.apply(changed, prune=False)
+        secret.write_text("abc")
+
+        with pytest.raises(RefusedChange, match="has 3 characters, fewer than 6"):
+            await supervisor.apply(changed, prune=False)
+        assert (await supervisor.forecast(changed, prune=False)).refusals
+        await until(lambda: "has 3 characters" in caplog.text)
+        async with supervisor._turn:
+            await supervisor._pass()
+
+    warnings = [each for each in caplog.records if each.levelname == "WARNING"]
+    (said,) = (each.getMessage() for each in warnings if "writer.secret" in each.getMessage())
+    assert "brokers do not change the account until then" in said
 
 
 async def test_what_is_refused_holds_back_nothing_but_itself(
@@ -424,12 +452,12 @@ _WAITING = """---
 apiVersion: orderlymq.io/v1alpha1
 kind: User
 metadata: {name: archive}
-spec: {clusterRef: {name: demo}, secretFrom: {env: NO_SUCH_VARIABLE}}
+spec: {clusterRef: {name: demo}, secretFrom: {env: SECRET_OF_ARCHIVE}}
 """
 
 
 async def test_what_clients_make_again_is_not_deleted_once_more(
-    directory: DataDirectory, ports: int
+    directory: DataDirectory, ports: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Law: a deleted topic that clients make again is not deleted again, even while another deletion still waits."""
 
@@ -448,7 +476,9 @@ async def test_what_clients_make_again_is_not_deleted_once_more(
     async with running(directory, ports, replicas=1) as supervisor:
         await apply(supervisor, text(ports, replicas=1, extra=normal_topic(4, "Delete")))
         wanted = text(ports, replicas=1, extra=_WAITING)
+        monkeypatch.setenv("SECRET_OF_ARCHIVE", "long enough")
         await supervisor.apply(parse(wanted, "test.yaml"), prune=True)
+        monkeypatch.delenv("SECRET_OF_ARCHIVE")
         await until(lambda: "clicks" not in shared_of(directory)["topics"])
         for edit in (lose, make_again, lose):
             await one_pass(edit)

@@ -9,7 +9,14 @@ from orderlymq_broker.processors.admin.accounts import _fingerprint
 from orderlymq_broker.state.admin.accessrecords import AccountSet
 from orderlymq_operator.local.directory import DataDirectory, State
 from orderlymq_operator.local.secrets import read_secret
-from orderlymq_operator.plan.actions import DeleteUser, Observed, SetUser, UserConfig
+from orderlymq_operator.plan.actions import (
+    ConditionReport,
+    DeleteUser,
+    Observed,
+    ReportCondition,
+    SetUser,
+    UserConfig,
+)
 from orderlymq_operator.plan.planner import plan, user_config
 from orderlymq_operator.resources.kinds import Desired, User
 from orderlymq_operator.resources.manifests.combination import combine
@@ -169,6 +176,24 @@ def test_an_account_is_set_where_it_is_missing_or_another() -> None:
     assert steps(changed) == [
         replace(each, config=replace(config, fingerprint="f2")) for each in set_users
     ]
+
+
+def test_the_condition_says_why_the_secret_cannot_be_used() -> None:
+    """Law: the condition of a User without a usable secret says why, if the backend knows it."""
+    wanted = Desired(cluster(), users=(user(),))
+    world = World()
+    world.settle(wanted)
+    observed = world.observed()
+    groups = {name: replace(group, users={}) for name, group in observed.groups.items()}
+    troubles = {"shop-writer": "the environment variable SHOP_SECRET is not set"}
+    found = plan(wanted, replace(observed, groups=groups, secret_troubles=troubles))
+
+    reports = {
+        action.subject.kind: action.condition
+        for action in found
+        if isinstance(action, ReportCondition)
+    }
+    assert reports["User"] == ConditionReport("False", "SecretMissing", troubles["shop-writer"])
 
 
 def test_a_former_secret_ends_on_demand() -> None:
