@@ -6,6 +6,7 @@ ports follow from the manifest alone (`Local` in `resources.cluster`).
 """
 
 import errno
+import ipaddress
 import json
 import socket
 import sys
@@ -235,6 +236,22 @@ def refuse_taken_ports(programs: Iterable[Program]) -> None:
         )
 
 
+def refuse_wildcard_host(cluster: Cluster) -> None:
+    """Check that the host is an address to which clients can connect.
+
+    Raises:
+        RefusedError: the host stands for all addresses of a machine, or for none of this one.
+    """
+    host = cluster.spec.local.host
+    address = ipaddress.ip_address(_socket_address(host, 0)[-1][0].partition("%")[0])
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    if (mapped or address).is_unspecified:
+        raise RefusedError(
+            f"{host!r} stands for all addresses of a machine, and clients on another machine would connect to themselves; "
+            "write one address of this machine into spec.local.host, because it cannot be changed later"
+        )
+
+
 def taken_ports(programs: Iterable[Program], running: Iterable[Program] = ()) -> list[str]:
     """Return for each taken port its purpose and the process that has it; ports of *running* programs are skipped.
 
@@ -275,26 +292,39 @@ def _obstacle(host: str, port: int) -> str:
     Raises:
         RefusedError: the host is not an address of this machine.
     """
+    family, kind, protocol, address = _socket_address(host, port)
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
         with socket.socket(family, kind, protocol) as probe:
             # As the programs do: a port that only closed connections still use is free.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
             probe.listen(1)
-    except (
-        ValueError
-    ) as error:  # a host name with an empty or too long part, or with forbidden characters
-        raise _no_address(host, str(error)) from error
     except OSError as error:
-        if isinstance(error, socket.gaierror) or error.errno in _NO_ADDRESS:
+        if error.errno in _NO_ADDRESS:
             raise _no_address(host, str(error.strerror)) from error
         if error.errno == errno.EADDRINUSE:
             return f"is used by {_owner(port)}"
         return f"cannot be bound ({error.strerror})"
     return ""
+
+
+def _socket_address(
+    host: str, port: int
+) -> tuple[socket.AddressFamily, socket.SocketKind, int, tuple[Any, ...]]:
+    """Return how a socket is bound to *host* and *port*.
+
+    Raises:
+        RefusedError: the host is not an address of this machine.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except ValueError as error:  # a name with an empty or too long part, or forbidden characters
+        raise _no_address(host, str(error)) from error
+    except socket.gaierror as error:
+        raise _no_address(host, str(error.strerror)) from error
+    return family, kind, protocol, address
 
 
 def _no_address(host: str, why: str) -> RefusedError:

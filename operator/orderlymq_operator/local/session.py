@@ -19,7 +19,7 @@ from orderlymq_operator.local import keeper
 from orderlymq_operator.local.control import ControlClient, ControlServer
 from orderlymq_operator.local.directory import Contact, DataDirectory, State
 from orderlymq_operator.local.errors import FailedError, HeldError, RefusedError, UnreachableError
-from orderlymq_operator.local.processes import programs, refuse_taken_ports
+from orderlymq_operator.local.processes import programs, refuse_taken_ports, refuse_wildcard_host
 from orderlymq_operator.local.restoration import (
     BackupSource,
     refuse_half_restored,
@@ -61,7 +61,8 @@ def prepared(
     unusable = unusable_sources(desired.cluster, manifests, running=False)
     if unusable:
         raise RefusedError("\n".join(str(each) for each in unusable))
-    if before is None:
+    if before is None:  # the address of an earlier cluster cannot be changed
+        refuse_wildcard_host(desired.cluster)
         refuse_taken_ports(programs(directory, State(desired)))
     with directory.locked():
         if directory.read() != content:

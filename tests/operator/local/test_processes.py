@@ -12,8 +12,11 @@ from orderlymq_operator.local.processes import (
     group_address,
     name_server_program,
     refuse_taken_ports,
+    refuse_wildcard_host,
     replica_program,
 )
+from orderlymq_operator.local.session import prepared
+from orderlymq_operator.resources.manifests.reader import parse
 from tests.operator.examples import cluster
 
 
@@ -75,3 +78,34 @@ def test_an_address_of_another_machine_is_no_taken_port(tmp_path: Path) -> None:
 
     with pytest.raises(RefusedError, match=r"not an address of this machine.*spec\.local\.host"):
         refuse_taken_ports([name_server_program(wanted, 0, DataDirectory(tmp_path))])
+
+
+@pytest.mark.parametrize(
+    "host", ["0.0.0.0", "0", "0x0", "00.0", "::", "::0", "0:0:0:0:0:0:0:0", "::ffff:0.0.0.0"]
+)
+def test_a_host_that_stands_for_every_address_is_refused(tmp_path: Path, host: str) -> None:
+    """Law: a new cluster never gives clients a wildcard address, however it is written."""
+    directory = DataDirectory(tmp_path / "data")
+    (manifest,) = parse(
+        f"""
+apiVersion: orderlymq.io/v1alpha1
+kind: Cluster
+metadata: {{name: demo}}
+spec: {{local: {{host: "{host}"}}}}
+""",
+        "test.yaml",
+    )
+
+    with (
+        pytest.raises(RefusedError, match=r"all addresses.*one address.*spec\.local\.host"),
+        prepared(directory, [manifest]),
+    ):
+        pass
+
+    assert not directory.path.exists()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_a_host_of_this_machine_is_no_wildcard(host: str) -> None:
+    """Law: an address to which clients can connect is not refused."""
+    refuse_wildcard_host(cluster(local={"host": host}))
