@@ -69,6 +69,7 @@ BESIDE_S: Final = 0.2
 # SIGTERM ends the whole command within 15 s, as it ends each process.
 CLOSE_MAX_S: Final = BESIDE_S + STOP_TIMEOUT_S + 0.05
 _EVENTS_MAX: Final = 200
+_UNDER_WAY: Final = "make the accepted manifests effective"  # the next passes plan how
 _DOUBLINGS_MAX: Final = 6  # the pause does not grow any more after this
 
 
@@ -383,6 +384,9 @@ class Supervisor:
     async def apply(self, manifests: Sequence[Manifest], *, prune: bool) -> list[str]:
         """Change the desired state; return the first steps, and the settings that change while brokers run.
 
+        The steps are empty only if nothing changed and nothing is under way: an observation may not yet show what the
+        first step is.
+
         Raises:
             ManifestError: the manifests do not fit together.
             RefusedChange: something is not allowed; nothing was changed.
@@ -390,6 +394,8 @@ class Supervisor:
         async with self._turn_for_change():
             desired = await asyncio.to_thread(combine, manifests, self.desired, prune=prune)
             observed = await self._running_backend().observe()
+            secrets = await asyncio.to_thread(look_at_secrets, desired.users)
+            observed = replace(observed, secrets=secrets.fingerprints)
             actions, refused = await asyncio.to_thread(plan_accepted, desired, observed)
             refusals = await asyncio.to_thread(self._unusable, desired, manifests)
             refusals += of_change(refused, desired, self.desired)
@@ -399,7 +405,9 @@ class Supervisor:
             await self._accept(desired)
             for text in lives:
                 self.event(text)
-        steps = [describe(step) for step in actions if not isinstance(step, ReportCondition)]
+            steps = [describe(step) for step in actions if not isinstance(step, ReportCondition)]
+            if not steps and not lives and not self.settled:
+                return [_UNDER_WAY]
         return steps + lives
 
     async def forecast(self, manifests: Sequence[Manifest], *, prune: bool) -> Forecast:

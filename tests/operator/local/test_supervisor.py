@@ -17,7 +17,7 @@ import pytest
 from orderlymq_operator.local import session
 from orderlymq_operator.local.directory import DataDirectory
 from orderlymq_operator.local.errors import RefusedError
-from orderlymq_operator.local.supervisor import RefusedChange, Supervisor
+from orderlymq_operator.local.supervisor import _UNDER_WAY, RefusedChange, Supervisor
 from orderlymq_operator.plan.descriptions import describe
 from orderlymq_operator.plan.forecast.report import report_of, text_of
 from orderlymq_operator.resources.manifests.problems import ManifestError
@@ -72,6 +72,19 @@ async def test_a_cluster_comes_up_whole_and_is_changed_while_it_runs(
         ]
         assert set(shared_of(directory)["topics"]) == {"orders", "TBW102"}
         assert await apply(supervisor, text(ports)) == []
+
+
+async def test_a_change_without_a_first_step_is_not_nothing(
+    directory: DataDirectory, ports: int
+) -> None:
+    """Law: `apply` reports nothing only if the manifests are the accepted ones and all of them are effective."""
+    before = text(ports, replicas=1)
+    async with running(directory, ports, replicas=1) as supervisor:
+        other = before.replace("queues: 8", "queues: 8, queueChangePolicy: DrainAndSwitch")
+
+        assert await supervisor.apply(parse(other, "t"), prune=False) == [_UNDER_WAY]
+        await until(lambda: supervisor.settled)
+        assert await supervisor.apply(parse(other, "t"), prune=False) == []
 
 
 async def test_a_change_and_the_end_wait_for_one_action_alone(
