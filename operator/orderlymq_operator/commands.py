@@ -39,6 +39,7 @@ from orderlymq_operator.local.errors import (
     LocalError,
     RefusedError,
     UnreachableError,
+    in_words,
 )
 from orderlymq_operator.local.progress import Progress, last_event, refused, summary
 from orderlymq_operator.local.restoration import BackupSource
@@ -104,6 +105,8 @@ def _reporting(command: Callable[P, None]) -> Callable[P, None]:
 def _told(error: Exception) -> Told:
     if isinstance(error, CommandFailed):
         return error, error.code, error.docs
+    if isinstance(error, OSError):
+        error = FailedError(in_words(error))
     return error, next(code for kind, code in _EXIT_CODES.items() if isinstance(error, kind)), ""
 
 

@@ -1,6 +1,8 @@
 import contextlib
+import errno
 import json
 import os
+import pwd
 import re
 import signal
 import socket
@@ -344,6 +346,35 @@ def test_what_the_system_refuses_is_one_json_value(tmp_path: Path) -> None:
     found: dict[str, Any] = json.loads(result.stdout)
     assert (result.exit_code, found["exitCode"], result.stderr) == (1, 1, "")
     assert "File name too long" in found["error"]
+
+
+@pytest.mark.parametrize(
+    ("number", "file"),
+    [
+        (errno.EACCES, "cluster.json"),
+        (errno.EACCES, ".cluster.json.8b5711e3c2a199cc"),
+        (errno.EPERM, "logs/supervisor.log"),
+        (errno.EROFS, "supervisor.lock"),
+    ],
+)
+def test_a_file_that_may_not_be_used_names_the_folder_and_the_user(
+    directory: DataDirectory, monkeypatch: pytest.MonkeyPatch, number: int, file: str
+) -> None:
+    """Law: if the data directory may not be used, one sentence says which folder must be writable and by whom."""
+    path = directory.path / file
+
+    def refuse(self: DataDirectory) -> None:
+        raise OSError(number, os.strerror(number), str(path))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DataDirectory, "is_ours", refuse)
+        result = _answer("down", "--data-dir", str(directory))
+
+    user = pwd.getpwuid(os.geteuid()).pw_name
+    assert (result.exit_code, "Errno" in result.stderr) == (1, False)
+    said = " ".join(result.stderr.split())
+    assert f"a file in {path.parent} ({os.strerror(number)})" in said
+    assert f"must be readable and writable by the user {user!r}" in said
 
 
 def test_kubectl_finds_the_same_command(tmp_path: Path, ports: int) -> None:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from orderlymq_operator.local.directory import DataDirectory
-from orderlymq_operator.local.errors import LocalError
+from orderlymq_operator.local.errors import LocalError, in_words
 from orderlymq_operator.local.session import inherited, prepared, supervise
 from orderlymq_operator.local.supervisor import CLOSE_MAX_S, Supervisor
 from orderlymq_runtime.process import logs, loop
@@ -35,7 +35,8 @@ def main() -> int:
 
             return loop.run(supervised(), close_max_s=CLOSE_MAX_S)
     except (LocalError, OSError) as error:
-        sys.stderr.write(f"{error}\n")
+        text = in_words(error) if isinstance(error, OSError) else str(error)
+        sys.stderr.write(f"{text}\n")
         return 1
 
 

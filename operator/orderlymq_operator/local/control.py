@@ -21,6 +21,7 @@ from orderlymq_operator.local.errors import (
     FailedError,
     RefusedError,
     UnreachableError,
+    in_words,
 )
 from orderlymq_operator.local.supervisor import RefusedChange, Supervisor
 from orderlymq_operator.plan.forecast.report import Report, report_of
@@ -106,7 +107,7 @@ class ControlServer:
             texts = [str(refusal) for refusal in error.refusals]
             return web.json_response({"refusals": texts}, status=409)
         except OSError as error:
-            return web.json_response({"error": f"{failed}: {error}"}, status=507)
+            return web.json_response({"error": f"{failed}: {in_words(error)}"}, status=507)
 
     async def _post_down(self, request: web.Request) -> web.Response:
         self._supervisor.stop()

@@ -1,5 +1,31 @@
 """Errors of local commands, named by what the caller can do next; commands turn each into an exit code."""
 
+import errno
+import os
+import pwd
+from pathlib import Path
+from typing import Final
+
+_FORBIDDEN: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+def in_words(error: OSError) -> str:
+    """Return what the system refused; for a file that may not be used, also which folder needs which rights."""
+    if error.errno not in _FORBIDDEN or not isinstance(error.filename, str | os.PathLike):
+        return str(error)
+    folder = Path(error.filename).parent
+    return (
+        f"the system refuses the access to a file in {folder} ({error.strerror}); the folder and its files must be readable "
+        f"and writable by the user {_user()}, who runs this program"
+    )
+
+
+def _user() -> str:
+    try:
+        return repr(pwd.getpwuid(os.geteuid()).pw_name)
+    except KeyError:  # a container may run as a number without a name
+        return str(os.geteuid())
+
 
 class LocalError(Exception):
     """The command cannot be done; the text is one sentence that says what to do."""

@@ -24,7 +24,7 @@ from orderlymq_operator.brokers.admin import Admin, AdminError
 from orderlymq_operator.brokers.consumergroups import GroupReconciler
 from orderlymq_operator.local.backend import LocalBackend
 from orderlymq_operator.local.directory import DataDirectory, State
-from orderlymq_operator.local.errors import FailedError
+from orderlymq_operator.local.errors import FailedError, in_words
 from orderlymq_operator.local.keeper import STOP_TIMEOUT_S
 from orderlymq_operator.local.processes import tls_contexts, unusable_ports
 from orderlymq_operator.local.secrets import look_at_secrets, unusable_sources
@@ -236,7 +236,7 @@ class Supervisor:
         try:
             return await self._pass()
         except OSError as error:
-            problem = f"cannot store the wanted state: {error}"
+            problem = f"cannot store the wanted state: {in_words(error)}"
         except Exception as error:
             _log.exception("a reconcile failed")
             while isinstance(error, ExceptionGroup):
@@ -364,7 +364,8 @@ class Supervisor:
         try:
             await self._running_backend().perform(action)
         except (AdminError, OSError) as error:
-            failure = Failure(action, f"cannot {describe(action)}: {error}")
+            why = in_words(error) if isinstance(error, OSError) else str(error)
+            failure = Failure(action, f"cannot {describe(action)}: {why}")
             if known is None or known.text != failure.text:
                 self.event(failure.text)
             self._failed[chain] = failure
