@@ -91,12 +91,12 @@ def test_a_typo_in_a_list_names_its_index() -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('queues: "8"', "found the text '8', expected a valid integer"),
+        ('queues: "8"', "found the text '8', expected a whole number"),
         ("queues: 0", "found 0, expected greater than or equal to 1"),
         ("queues: 1025", "found 1025, expected less than or equal to 1024"),
-        ("queues: [8]", "found a list, expected a valid integer"),
-        ("queues: true", "found true, expected a valid integer"),
-        ("queues:", "found nothing, expected a valid integer"),
+        ("queues: [8]", "found a list, expected a whole number"),
+        ("queues: true", "found true, expected a whole number"),
+        ("queues:", "found nothing, expected a whole number"),
     ],
 )
 def test_a_wrong_type_or_range_says_what_was_found_and_expected(line: str, message: str) -> None:
@@ -114,6 +114,64 @@ def test_a_wrong_size_or_name_is_explained_in_words() -> None:
         "my.yaml:4: metadata.name: found the text 'Demo_1', expected lower-case letters, digits and `-`",
         "my.yaml:6: spec.storage.size: found the text '20GB', expected a size such as 20Gi",
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "message"),
+    [
+        (
+            _TOPIC + "  drainTimeout: 60\n",
+            "spec.drainTimeout",
+            "found 60, expected a time with a unit, such as 60s, 72h or 500ms",
+        ),
+        (
+            _CLUSTER + "spec: {storage: {size: 20}}\n",
+            "spec.storage.size",
+            "found 20, expected a size such as 20Gi",
+        ),
+        (
+            _TOPIC.partition("spec:")[0] + "spec:\n",
+            "spec",
+            "found nothing, expected a mapping with `clusterRef`",
+        ),
+        (_CLUSTER + "spec:\n", "spec", "found nothing, expected a mapping"),
+        (
+            _CLUSTER.replace("demo", "5"),
+            "metadata.name",
+            'found 5, expected a text; write it in quotes: "5"',
+        ),
+        (
+            _CLUSTER + "spec: {local: {host: []}}\n",
+            "spec.local.host",
+            "found a list, expected a text",
+        ),
+        (
+            _CLUSTER + "spec: {local: {host: ''}}\n",
+            "spec.local.host",
+            "found the text '', expected at least 1 character",
+        ),
+        (
+            _CLUSTER + "spec: {config: {aclEnable: 'yes'}}\n",
+            "spec.config.aclEnable",
+            "found the text 'yes', expected true or false",
+        ),
+        (
+            _CLUSTER + "spec: {config: {messageDelayLevel: 1s5s}}\n",
+            "spec.config.messageDelayLevel",
+            "found the text '1s5s', expected 1 to 32 delays with a space between two, such as 1s 30s 10m 2h 1d",
+        ),
+        (
+            _CLUSTER + "spec: {allowedNamespaces: shop}\n",
+            "spec.allowedNamespaces",
+            "found the text 'shop', expected a list",
+        ),
+    ],
+)
+def test_a_wrong_value_is_explained_in_the_words_of_yaml(
+    text: str, field: str, message: str
+) -> None:
+    """Law: a problem says what to write in YAML, and never uses Python's words for types."""
+    assert [(each.field, each.message) for each in _problems(text)] == [(field, message)]
 
 
 def test_an_unknown_kind_names_the_nearest() -> None:
