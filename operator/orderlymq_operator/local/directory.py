@@ -35,7 +35,7 @@ from orderlymq.connection.administrator import (
     SETTINGS_DIRECTORY,
     SUPERVISOR_FILE,
 )
-from orderlymq_operator.local.errors import FailedError, HeldError, RefusedError
+from orderlymq_operator.local.errors import FailedError, HeldError, RefusedError, in_words
 from orderlymq_operator.resources.kinds import (
     KINDS,
     Cluster,
@@ -157,6 +157,8 @@ class DataDirectory:
             make_cluster_secret(self.cluster_secret)
             self.read_operator_secret()
         except OSError as error:
+            if os.path.isdir(error.filename):  # another user owns it
+                raise FailedError(in_words(error)) from error
             raise FailedError(
                 f"cannot create {error.filename}: {error.strerror}; choose another --data-dir"
             ) from error

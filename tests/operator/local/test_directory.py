@@ -248,3 +248,24 @@ def test_a_field_of_a_later_version_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(RefusedError, match=r"\(spec\.novelty\); use the version that wrote it"):
         directory.load()
+
+
+def test_a_directory_of_another_user_is_no_failed_creation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: if another user owns a folder of the data, the error says who needs which rights, not that it cannot be created."""
+    directory = DataDirectory(tmp_path / "data")
+    directory.create()
+
+    def refuse(self: Path, mode: int) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(self))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "chmod", refuse)
+        with pytest.raises(
+            FailedError, match="must be readable and writable by the user"
+        ) as caught:
+            directory.create()
+
+    assert str(directory.path) in str(caught.value)
+    assert "create" not in str(caught.value)
