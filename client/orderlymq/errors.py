@@ -51,6 +51,17 @@ class StateError(OrderlyMQError, RuntimeError):
     """The client is not in the state that the call needs; the text names the state."""
 
 
+def cannot_start(name: str, state: str) -> StateError:
+    """Return why a client that is not in the state CREATE_JUST cannot start; *name* is what users call it."""
+    if state == "RUNNING":
+        return StateError(f"{name} is started already ({state})")
+    if state == "START_FAILED":
+        return StateError(
+            f"{name} is being started, or its start failed; create a new one ({state})"
+        )
+    return StateError(f"{name} is closed and cannot start again; create a new one ({state})")
+
+
 class NameServersUnreachable(OrderlyMQError, ConnectionError):  # noqa: N818 - says what happened
     """No name server answered; check their addresses and that one of them runs."""
 

@@ -124,6 +124,11 @@ def test_other_contradictions_are_refused() -> None:
     """Law: contradicting threads, leases, types and times are refused."""
     with pytest.raises(SettingError, match="consume_thread_min is 100"):
         ConsumerSettings(consume_thread_min=100)
+    for concurrency in (0, 1_001):
+        with pytest.raises(
+            SettingError, match=rf"^concurrency is {concurrency}; .* from 1 to 1000"
+        ):
+            ConsumerSettings().but(None, None, concurrency)
     with pytest.raises(SettingError, match="at most half of lock_lease"):
         ConsumerSettings(lock_lease=5, lock_renew=4)
     with pytest.raises(SettingError, match="must be of type int"):

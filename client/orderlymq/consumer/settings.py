@@ -13,6 +13,8 @@ from orderlymq_protocol.body.lanes import LANE_MESSAGES_MAX, LANES_MAX
 from orderlymq_protocol.integers import INT32_MAX
 
 RECONSUME_CONCURRENT_MAX: Final = 16
+# Each listener call may take a thread.
+CONCURRENCY_MAX: Final = 1000
 SUSPEND_MIN_MS: Final = 10
 SUSPEND_MAX_MS: Final = 30_000
 
@@ -118,8 +120,8 @@ class ConsumerSettings:
     allocate_message_queue_strategy: AssignmentStrategy = field(
         default_factory=Averagely, metadata={"rocketmq": "allocateMessageQueueStrategy"}
     )
-    consume_thread_min: int = setting(20, "consumeThreadMin", 1, 1000)
-    consume_thread_max: int = setting(64, "consumeThreadMax", 1, 1000)
+    consume_thread_min: int = setting(20, "consumeThreadMin", 1, CONCURRENCY_MAX)
+    consume_thread_max: int = setting(64, "consumeThreadMax", 1, CONCURRENCY_MAX)
     adjust_thread_pool_nums_threshold: int = setting(
         100_000, "adjustThreadPoolNumsThreshold", 0, 2**63 - 1
     )
@@ -177,8 +179,10 @@ class ConsumerSettings:
         """Return these settings with the arguments of a consumer, which take precedence."""
         found = self
         if concurrency is not None:
-            if type(concurrency) is not int:
-                raise SettingError(f"concurrency is {concurrency!r}; it must be an integer")
+            if type(concurrency) is not int or not 1 <= concurrency <= CONCURRENCY_MAX:
+                raise SettingError(
+                    f"concurrency is {concurrency!r}; it must be an integer from 1 to {CONCURRENCY_MAX}"
+                )
             least = min(self.consume_thread_min, concurrency)
             found = replace(found, consume_thread_min=least, consume_thread_max=concurrency)
         if consume_from is not None:

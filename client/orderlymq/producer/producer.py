@@ -25,6 +25,7 @@ from orderlymq.errors import (
     SendRefused,
     SettingError,
     StateError,
+    cannot_start,
 )
 from orderlymq.message import BodyLike, Message, ReceivedMessage, SendResult
 from orderlymq.observers import observed, observed_future
@@ -122,9 +123,7 @@ class Producer(Lifecycle):
             StateError: It was started before, or the instance runs on another event loop.
         """
         if self._state != "CREATE_JUST":
-            raise StateError(
-                f"The producer service state not OK, maybe started once, {self._state}"
-            )
+            raise cannot_start(f"the producer {self.group}", self._state)
         await self._instance.start()
         self._state = "RUNNING"
         self._instance.heartbeats.add_producer(self.group)

@@ -9,7 +9,7 @@ from orderlymq.connection.troubles import passes
 from orderlymq.consumer.group.offsets import NOT_FOUND
 from orderlymq.consumer.group.queuereader import QueueReader, check_place
 from orderlymq.consumer.group.subscriptions import check_group
-from orderlymq.errors import BrokerError, PullError, StateError
+from orderlymq.errors import BrokerError, PullError, cannot_start
 from orderlymq.ownedtasks import Lifecycle, Shutdown
 from orderlymq.settings import ClientSettings
 from orderlymq_protocol.body.catalogue import CLUSTERING, CONSUME_ACTIVELY, ConsumerData
@@ -45,9 +45,7 @@ class GroupReader(Lifecycle):
             StateError: The consumer was started before.
         """
         if self._state != "CREATE_JUST":
-            raise StateError(
-                f"The {type(self).__name__} service state not OK, maybe started once, {self._state}"
-            )
+            raise cannot_start(f"the consumer {self.group}", self._state)
         self._instance.heartbeats.add_consumer(self)
         self._state = "RUNNING"
         await self._instance.start()

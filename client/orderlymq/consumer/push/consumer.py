@@ -52,7 +52,7 @@ from orderlymq.consumer.push.parts import (
 from orderlymq.consumer.settings import ConsumeFrom, ConsumerSettings, MessageModel
 from orderlymq.consumer.stats import ConsumerStats, TopicCounters
 from orderlymq.durations import milliseconds, seconds
-from orderlymq.errors import SettingError, StateError
+from orderlymq.errors import SettingError, StateError, cannot_start
 from orderlymq.message import ReceivedMessage
 from orderlymq.ownedtasks import OwnedTasks, Shutdown
 from orderlymq.producer.tracer import make_tracer
@@ -272,9 +272,7 @@ class Consumer(LoopedConsumer):
             BrokerError: The broker does not support an SQL subscription.
         """
         if self._state != "CREATE_JUST":
-            raise StateError(
-                f"The PushConsumer service state not OK, maybe started once, {self._state}"
-            )
+            raise cannot_start(f"the consumer {self.group}", self._state)
         check_settings(
             self.group, self.settings, self._subscriptions, self.listener, by_key=self.by_key
         )

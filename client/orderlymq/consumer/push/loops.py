@@ -8,6 +8,7 @@ leave loops for a thread.
 import asyncio
 from typing import Self
 
+from orderlymq.consumer.listeners.context import Listener
 from orderlymq.consumer.listeners.messageloop import MessageLoop, MessageStream, Worker
 from orderlymq.errors import StateError
 from orderlymq.ownedtasks import Lifecycle
@@ -17,6 +18,7 @@ class LoopedConsumer(Lifecycle):
     """Base of a push consumer that supports loops; it has a loop once it is started without a listener."""
 
     group: str
+    listener: Listener | None
     _loop: MessageLoop | None = None
 
     def __aiter__(self) -> MessageStream:
@@ -29,9 +31,12 @@ class LoopedConsumer(Lifecycle):
             StateError: The consumer is not started, or has a listener.
         """
         if self._loop is None:
-            raise StateError(
-                f"the consumer {self.group} cannot be iterated: start it without a listener"
+            cure = (
+                "it has a listener, which gets the messages"
+                if self.listener is not None
+                else "call start() or use `async with` first"
             )
+            raise StateError(f"the consumer {self.group} cannot be looped over: {cure}")
         return self._loop.stream(thread)
 
     async def __aenter__(self) -> Self:

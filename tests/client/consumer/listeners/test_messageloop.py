@@ -189,8 +189,10 @@ async def test_all_loops_that_wait_end_with_the_consumer() -> None:
 
 async def test_what_can_not_be_looped_over_says_why(cluster: FakeCluster) -> None:
     """Law: looping over a consumer that is not started or has a listener raises with the reason."""
-    with pytest.raises(StateError, match="start it without a listener"):
+    with pytest.raises(StateError, match=r"call start\(\) or use `async with` first"):
         aiter(consumer_of(cluster))
+    with pytest.raises(StateError, match="it has a listener, which gets the messages"):
+        aiter(Consumer("G", cluster.address, topics="T", listener=lambda messages, context: None))
 
 
 async def test_a_message_whose_lock_was_lost_before_the_loop_asked_is_not_handed_out() -> None:

@@ -384,9 +384,11 @@ async def test_bad_configurations_are_refused_before_any_socket(cluster: FakeClu
         await Consumer("G", cluster.address, topics="T", listener=7).start()  # type: ignore[arg-type]
     consumer = Consumer("G", cluster.address, topics="T", listener=Inbox().concurrent)
     async with consumer:
-        with pytest.raises(StateError, match="maybe started once, RUNNING"):
+        with pytest.raises(StateError, match=r"the consumer G is started already \(RUNNING\)"):
             await consumer.start()
     assert consumer.state == "SHUTDOWN_ALREADY"
+    with pytest.raises(StateError, match="is closed and cannot start again; create a new one"):
+        await consumer.start()
 
 
 async def test_producer_and_consumer_may_share_one_client(cluster: FakeCluster) -> None:
