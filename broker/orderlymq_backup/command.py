@@ -178,7 +178,7 @@ def list_command(place: str, output: str) -> None:
     """List the backups of a place, the newest last."""
     rows: list[dict[str, Any]] = []
     with _errors():
-        storage = open_storage(place)
+        storage = open_storage(place, exists=True)
         for backup_id in catalogue.ids(storage):
             try:
                 rows.append(_described(catalogue.read(storage, backup_id)))
@@ -217,7 +217,8 @@ def show_command(
     rows = [
         [each.group, each.index, each.size_bytes / _MIB, len(each.files)] for each in found.parts
     ]
-    print_table(found.id, ["group", "entry", "MiB", "files"], rows)
+    click.echo(f"Backup {found.id}")  # a table would fold it, and a folded id cannot be copied
+    print_table("", ["group", "entry", "MiB", "files"], rows)
 
 
 @backup.command("verify")
@@ -363,7 +364,7 @@ def hold_command(place: str, backup_id: str, output: str) -> None:
 def prune_command(place: str, keep: int, output: str) -> None:
     """Delete all but the newest backups of each cluster, and the files that only they needed."""
     with _errors():
-        gone = catalogue.prune(open_storage(place), keep, machine_ms(), _tell(output))
+        gone = catalogue.prune(open_storage(place, exists=True), keep, machine_ms(), _tell(output))
     if output == "json":
         print_json({"deleted": gone})
     else:

@@ -17,12 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import urlsplit
 
-from orderlymq_backup.errors import BackupError, StorageFailed
+from orderlymq_backup.errors import BackupError, BackupNotFound, StorageFailed
 from orderlymq_runtime.durablefiles import sync_path
 
 if TYPE_CHECKING:
     from obstore.store import S3Store
 
+# Without credentials of its own, a library asks this address of clouds for those of the machine.
+_CREDENTIALS: Final = "169.254.169.254"
 _CHUNK: Final = 1 << 20
 # The environment variable that gives the folder's group access to stored files.
 GROUP_ACCESS: Final = "ORDERLYMQ_BACKUP_GROUP_ACCESS"
@@ -212,10 +214,13 @@ def _shared() -> bool:
     return os.environ.get(GROUP_ACCESS) == "true"
 
 
-def open_storage(url: str) -> Storage:
+def open_storage(url: str, *, exists: bool = False) -> Storage:
     """Return the folder or bucket that *url* names: a path, ``file:///PATH`` or ``s3://BUCKET/PREFIX``.
 
+    *exists*: refuse a folder that does not exist, because the caller only looks for backups.
+
     Raises:
+        BackupNotFound: the folder does not exist.
         BackupError: it is neither, or the library is missing.
     """
     parts = urlsplit(url)
@@ -223,16 +228,30 @@ def open_storage(url: str) -> Storage:
         case "s3" if parts.netloc:
             return Bucket(url)
         case "file" if parts.path and not parts.netloc:
-            return Folder(Path(parts.path))
+            return _folder(Path(parts.path), exists=exists)
         case "" if url:
-            return Folder(Path(url))
+            return _folder(Path(url), exists=exists)
         case _:
             raise BackupError(
                 f"{url!r} is not a place for backups; name a folder, or s3://BUCKET/PREFIX"
             )
 
 
+def _folder(path: Path, *, exists: bool) -> Folder:
+    if exists and not path.exists():
+        raise BackupNotFound(f"the folder {path} does not exist; name the place of the backups")
+    if path.exists() and not path.is_dir():
+        raise BackupError(f"{path} is a file; name a folder for backups")
+    return Folder(path)
+
+
 def failed(place: object, error: Exception) -> StorageFailed:
     """Return this package's error for an error of the system or a library at *place*, whose text may not name it."""
-    is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return StorageFailed(f"{place}: {error}{'; make room there' if is_full else ''}")
+    # A library for object stores adds pages about its own structures.
+    text = " ".join(str(error).split("\n\nDebug source")[0].split())
+    advice = ""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        advice = "; make room there"
+    elif _CREDENTIALS in text:
+        advice = "; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give this machine a role"
+    return StorageFailed(f"{place}: {text}{advice}")

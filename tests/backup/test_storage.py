@@ -6,12 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from orderlymq import Producer
+from orderlymq.cli.exitcodes import ExitCode
 from orderlymq_backup import catalogue
+from orderlymq_backup.command import backup
 from orderlymq_backup.errors import BackupError, StorageFailed
 from orderlymq_backup.restore import verify
-from orderlymq_backup.storage import GROUP_ACCESS, Bucket, Folder, Storage, open_storage
+from orderlymq_backup.storage import GROUP_ACCESS, Bucket, Folder, Storage, failed, open_storage
 from orderlymq_testing.cluster import Cluster
 from tests.backup.clusters import back_up, restore_group
 from tests.backup.s3server import NoServer, s3_server
@@ -159,6 +162,39 @@ def test_a_place_is_named_by_a_path_or_a_url(tmp_path: Path) -> None:
     for wrong in ("", "s3://", "http://x/y", "file://host/a", "gs://x"):
         with pytest.raises(BackupError, match="is not a place"):
             open_storage(wrong)
+
+
+@pytest.mark.parametrize("words", [["list"], ["prune", "--keep", "1"]])
+def test_a_place_that_does_not_exist_is_no_place_without_backups(
+    tmp_path: Path, words: list[str]
+) -> None:
+    """Law: a list or a pruning of a folder that does not exist fails, and makes no folder."""
+    done = CliRunner().invoke(backup, [*words, "--from", str(tmp_path / "typo")])
+
+    assert done.exit_code == ExitCode.NOT_FOUND
+    assert f"the folder {tmp_path / 'typo'} does not exist" in done.output
+    assert not (tmp_path / "typo").exists()
+
+
+def test_a_file_is_no_place_for_backups(tmp_path: Path) -> None:
+    """Law: a file is refused as a place, before anything is written."""
+    (tmp_path / "c.yaml").touch()
+
+    with pytest.raises(BackupError, match=r"c\.yaml is a file; name a folder"):
+        open_storage(str(tmp_path / "c.yaml"))
+
+
+def test_an_error_of_an_object_store_is_one_sentence_with_advice() -> None:
+    """Law: an object store's error keeps its cause, without the library's own pages; missing credentials are named."""
+    url = "http://169.254.169.254/latest/api/token"
+    error = OSError(
+        f"Generic S3 error: PUT {url}:\n 403\n\nDebug source:\nGeneric {{\n  retries: 0\n}}"
+    )
+
+    assert str(failed("s3://a/b", error)) == (
+        f"s3://a/b: Generic S3 error: PUT {url}: 403; set AWS_ACCESS_KEY_ID and "
+        "AWS_SECRET_ACCESS_KEY, or give this machine a role"
+    )
 
 
 @pytest.mark.long
