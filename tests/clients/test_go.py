@@ -498,7 +498,9 @@ def test_a_group_by_key_says_to_go_what_to_do(cluster: LocalCluster, go: Go) -> 
         refusals = [line for line in consumer.noise if "consumes by key" in line]
         assert consumer.of("deliver") == []
     assert f"group[{group}] consumes by key (concurrency: Key)" in refusals[0]
-    assert "consume with the OrderlyMQ SDK, or set concurrency: Queue" in refusals[0]
+    assert (
+        'consume with ordered="key" of the OrderlyMQ SDK, or set concurrency: Queue' in refusals[0]
+    )
 
     with go.start("consume", **where, group=group, seconds=10) as consumer:
         assert [each["event"] for each in consumer.finish()] == ["started", "finished"]

@@ -407,7 +407,7 @@ def test_a_group_by_key_says_to_java_what_to_do(cluster: LocalCluster, java: Jav
         refusal = next(line for line in puller.noise if "MQBrokerException" in line)
         assert puller.of("message") == []
     assert f"CODE: 16  DESC: group[{group}] consumes by key (concurrency: Key)" in refusal
-    assert "consume with the OrderlyMQ SDK, or set concurrency: Queue" in refusal
+    assert 'consume with ordered="key" of the OrderlyMQ SDK, or set concurrency: Queue' in refusal
 
     with java.start("consume", **where, expected=1, seconds=10) as consumer:
         assert "deliver" not in {each["event"] for each in consumer.finish()}

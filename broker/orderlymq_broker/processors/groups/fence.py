@@ -32,7 +32,7 @@ JUDGED_FIELDS: Final = (EXT_CLIENT_ID, EXT_EPOCH, EXT_SUB_VERSION)
 
 _BY_KEY: Final = (
     "group[{group}] consumes by key (concurrency: Key) and does not use pulls, queue locks and "
-    "offset commits: consume with the OrderlyMQ SDK, or set concurrency: Queue"
+    'offset commits: consume with ordered="key" of the OrderlyMQ SDK, or set concurrency: Queue'
 )
 
 _CONCURRENT: Final = (
