@@ -116,7 +116,8 @@ class Message:
                     f"deliver_at is {self.deliver_at!r}; it must be a datetime that has a timestamp"
                 )
                 raise SettingError(text) from error
-        milliseconds(self.delay)
+        if milliseconds(self.delay) < 0:
+            raise SettingError(f"delay is {self.delay!r}; it must not be negative")
         if sum(map(bool, (self.delay_level, self.delay, self.deliver_at))) > 1:
             raise SettingError("give one of delay_level, delay and deliver_at")
         if self.cancels and not (self.delay or self.deliver_at):
@@ -133,6 +134,11 @@ class Message:
                 raise SettingError(
                     f"the property name {name} is reserved by the protocol; choose another one"
                 )
+        named = self.properties.get(names.SHARDING_KEY)
+        if named is not None and self.stored_key not in (None, named):
+            raise SettingError(
+                f"key is {self.key!r}, and the property {names.SHARDING_KEY} is {named!r}; give one of them"
+            )
 
     @property
     def stored_key(self) -> str | None:

@@ -246,7 +246,7 @@ def as_message(
     """Return the message that the arguments of a send describe.
 
     Raises:
-        SettingError: A `Message` came together with arguments that are its own fields.
+        SettingError: A `Message` came together with arguments that are its own fields, or with another key.
     """
     if isinstance(topic, Message):
         beside = {
@@ -262,6 +262,10 @@ def as_message(
                 f"{lost} cannot be given together with a Message; set them on the Message itself"
             )
         if key is not None:
+            if topic.stored_key not in (None, str(key)):
+                raise SettingError(
+                    f"the Message has the key {topic.key!r}, and the argument key is {key!r}; give one of them"
+                )
             topic.key = key
         return topic
     return Message(

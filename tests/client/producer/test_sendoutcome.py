@@ -347,6 +347,24 @@ def test_what_a_message_says_itself_cannot_be_said_beside_it(name: str) -> None:
         as_message(Message(topic="T", body=b"y"), **given, key=None)  # type: ignore[arg-type]  # one of many types
 
 
+def test_a_message_has_one_key() -> None:
+    """Law: two different keys for one message are refused; the same key may be named twice."""
+    nothing = {"body": b"", "tags": "", "keys": "", "properties": None, "delay_level": 0}
+    with pytest.raises(SettingError, match="has the key 'k', and the argument key is 'other'"):
+        as_message(Message(topic="T", body=b"y", key="k"), **nothing, key="other")  # type: ignore[arg-type]
+    with pytest.raises(SettingError, match="the property __SHARDINGKEY is 'z'; give one of them"):
+        Message(topic="T", body=b"y", key="k", properties={"__SHARDINGKEY": "z"})
+
+    same = Message(topic="T", body=b"y", key=7, properties={"__SHARDINGKEY": "7"})
+    assert as_message(same, **nothing, key="7").stored_key == "7"  # type: ignore[arg-type]
+
+
+def test_a_message_cannot_be_delayed_into_the_past() -> None:
+    """Law: a negative delay is refused, as on the command line."""
+    with pytest.raises(SettingError, match=r"delay is -5; it must not be negative"):
+        Message(topic="T", body=b"y", delay=-5)
+
+
 def test_only_one_argument_chooses_the_queue() -> None:
     """Law: two arguments that choose the queue, or one without its selector, are refused."""
     with pytest.raises(SettingError, match="key or queue, not both"):
