@@ -180,7 +180,7 @@ def raise_unknown_group(context: Context, group: str) -> None:
     near: list[str] = []
     if len(group) <= GROUP_LENGTH_MAX:
         near = get_close_matches(group, [*islice(state.groups.by_name, COMPARED_MAX)], n=3)
-    hint = f"did you mean {' or '.join(near)}?" if near else "create it with updateSubGroup"
+    hint = f"did you mean {' or '.join(near)}?" if near else "create it (orderlymq group set)"
     raise RequestRefused(
         ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
         f"subscription group [{group}] does not exist; {hint}",

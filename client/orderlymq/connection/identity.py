@@ -46,6 +46,8 @@ def parse_name_servers(text: NameServers) -> tuple[str, ...]:
             "no name server address; pass name_servers='host:9876' or set ORDERLYMQ_NAME_SERVER"
         )
     for address in addresses:
+        if "/" in address:
+            raise SettingError(f"the name server address {address!r} is a URL; write host:port")
         try:
             split_address(address)
         except ValueError as error:
