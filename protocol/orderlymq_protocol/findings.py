@@ -150,7 +150,12 @@ def _cure_of_blocked(row: Mapping[str, Any]) -> str:
             "Look at its stack in the console, and restart that process or skip the message there."
         )
 
+    members = (
+        ""
+        if row.get("holder")
+        else "In an ordered group, compare the members: all must subscribe to the same topics. "
+    )
     return (
-        "See the listener's log and repair the cause, or skip the message in the console; "
+        f"{members}See the listener's log and repair the cause, or skip the message in the console; "
         "`orderlymq group reset` moves the group's offsets of the topic."
     )

