@@ -27,6 +27,8 @@ from orderlymq_protocol.message.tags import tags_code
 from tests.broker.store.memory import MemoryStore
 
 BORN, OWN = pack_host("192.0.2.7", 4711), pack_host("192.0.2.100", 10911)
+# A compiled class takes no value of another type.
+NO_INT = pytest.mark.interpreted
 BODY = b"paid"
 NAMES = ["DELAY", "KEYS", "TAGS", "UNIQ_KEY", "WAIT"]
 TEXTS = st.lists(
@@ -274,9 +276,12 @@ def test_numbers_as_large_as_their_fields_are_laid_out(
 @pytest.mark.parametrize(
     ("reply_queue", "queue", "code"),
     [
-        *((wrong, 0, 0) for wrong in (True, "1", -1, NATURAL_MAX + 1)),
-        *((0, wrong, 0) for wrong in (True, "1", -1, NATURAL_MAX + 1)),
-        *((0, 0, wrong) for wrong in (True, "1", LONG_MAX + 1, -LONG_MAX - 2)),
+        *((wrong, 0, 0) for wrong in (-1, NATURAL_MAX + 1)),
+        *((0, wrong, 0) for wrong in (-1, NATURAL_MAX + 1)),
+        *((0, 0, wrong) for wrong in (LONG_MAX + 1, -LONG_MAX - 2)),
+        *(pytest.param(wrong, 0, 0, marks=NO_INT) for wrong in (True, "1")),
+        *(pytest.param(0, wrong, 0, marks=NO_INT) for wrong in (True, "1")),
+        *(pytest.param(0, 0, wrong, marks=NO_INT) for wrong in (True, "1")),
     ],
 )
 def test_a_number_that_is_none_is_refused_before_it_is_in_anybodys_way(
