@@ -32,9 +32,10 @@ def _program() -> Path:
     program = folder / "bin" / "moto_server"
     with alone(folder):
         if not program.exists():
-            venv.create(folder, with_pip=True)
-            words = [str(folder / "bin" / "python"), "-m", "pip", "install", "-q", REQUIREMENT]
-            done = subprocess.run(words, capture_output=True, text=True, check=False)
+            venv.create(folder)
+            pip = [sys.executable, "-m", "pip", "-q", "--python", str(folder / "bin" / "python")]
+            install = [*pip, "install", "--no-compile", REQUIREMENT]
+            done = subprocess.run(install, capture_output=True, text=True, check=False)
             if done.returncode:
                 raise NoServer(done.stderr.strip().splitlines()[-1])
     return program

@@ -32,8 +32,12 @@ def endpoint() -> Iterator[str]:
         pytest.skip(f"moto's server cannot be installed: {error}")
 
 
+# The time is the test's alone: where the server is missing, its installation comes first.
 @pytest.fixture(
-    params=["folder", pytest.param("bucket", marks=[pytest.mark.long, pytest.mark.timeout(180)])]
+    params=[
+        "folder",
+        pytest.param("bucket", marks=[pytest.mark.long, pytest.mark.timeout(180, func_only=True)]),
+    ]
 )
 def storage(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
