@@ -4,6 +4,7 @@ Calls of each consumer group member to brokers: start offset, members, assigned 
 `brokercalls` adds the requests of a push consumer's core.
 """
 
+import asyncio
 import functools
 import logging
 import random
@@ -21,10 +22,12 @@ from orderlymq.consumer.group.requests import (
 )
 from orderlymq.consumer.group.subscriptions import Subscription
 from orderlymq.consumer.settings import ConsumeFrom, ConsumerSettings, parse_consume_timestamp
-from orderlymq.errors import BrokerUnreachable, OrderlyMQError, TopicNotFound
+from orderlymq.errors import BrokerUnreachable, OrderlyMQError, SettingError, TopicNotFound
 from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body.catalogue import EXPRESSION_SQL92, CheckClientRequest, ConsumerIdList
+from orderlymq_protocol.body.config import SubscriptionGroupConfig
+from orderlymq_protocol.body.lanes import BY_KEY
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
@@ -91,6 +94,36 @@ class GroupCalls:
                 address = await self._instance.address(name, topic)
                 if address is not None:
                     await self._instance.call(address, RequestCode.CHECK_CLIENT_CONFIG, {}, body)
+
+    # -- the group
+
+    async def check_by_queue(self, topics: Iterable[str]) -> None:
+        """Ask the brokers of the topics whether the consumer group consumes by key, where this member would get nothing.
+
+        A broker is skipped if it does not answer, does not know the question, or does not have the group.
+
+        Raises:
+            SettingError: The consumer group consumes by key.
+        """
+        addresses = sorted(self._instance.routes.addresses(topics))
+        found = await asyncio.gather(*map(self._is_by_key, addresses))
+        for address, is_by_key in zip(addresses, found, strict=True):
+            if is_by_key:
+                raise SettingError(
+                    f"the group {self._group} at {address} consumes by key (concurrency: Key), but this consumer does "
+                    'not: pass ordered="key" (`orderlymq consume`: --by-key). To consume by queue, stop the members and '
+                    f"run `orderlymq group set {self._group} --concurrency queue`, or set concurrency: Queue in the "
+                    "group's manifest"
+                )
+
+    async def _is_by_key(self, address: str) -> bool:
+        command = request(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": self._group})
+        try:
+            answer = check(await self._instance.invoke(address, command), address)
+            return SubscriptionGroupConfig.from_json(answer.body).concurrency == BY_KEY
+        except TROUBLE as error:
+            _log.info("%s does not report the group %s: %s", address, self._group, error)
+            return False
 
     # -- where to begin
 

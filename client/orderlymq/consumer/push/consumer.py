@@ -268,7 +268,8 @@ class Consumer(LoopedConsumer):
         Raises:
             StateError: The consumer was started before, or was closed while it started; or the instance already has a
                 consumer of this group.
-            SettingError: The consumer has no topic, or a listener that cannot be called.
+            SettingError: The consumer has no topic, or a listener that cannot be called; or the group is of the other
+                kind, by key or by queue.
             BrokerError: The broker does not support an SQL subscription.
         """
         if self._state != "CREATE_JUST":

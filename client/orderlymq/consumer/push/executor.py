@@ -98,8 +98,13 @@ class Executor:
     async def prepare(
         self, topics: Iterable[str], beat: Callable[[], Coroutine[Any, Any, bool]]
     ) -> None:
-        """Join the consumer group."""
+        """Join the consumer group if it consumes by queue.
+
+        Raises:
+            SettingError: The consumer group consumes by key.
+        """
         self._context = contextvars.copy_context()
+        await self._calls.check_by_queue(topics)
         await beat()
 
     async def finish(self, cancel_s: float) -> None:
