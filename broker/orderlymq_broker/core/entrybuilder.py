@@ -323,9 +323,13 @@ class EntryBuilder:
                     if not self.pending_rows[key]:
                         del self.pending_rows[key]
 
-    def build(self, proposals: Iterable[Propose], wall_ms: int) -> Built:
-        """Return the entry of admitted proposals; its offsets count only after ``proposed``."""
+    def build(self, proposals: Iterable[Propose], wall_ms: int, earliest_ms: int = 0) -> Built:
+        """Return the entry of admitted proposals; its offsets count only after ``proposed``.
+
+        The store time of messages is *wall_ms*, but not before *earliest_ms* or the last message of their queue.
+        """
         start = physical = self.physical_next
+        stored_ms = max(wall_ms, earliest_ms)
         given = self._heads
         heads: dict[Queue, tuple[int, int]] = {}
         records: list[Record] = []
@@ -344,7 +348,7 @@ class EntryBuilder:
                     queue = topic.queues.get(queue_id) or topic.queue(queue_id)
                     head = heads.get(queue) or given.get(queue)
                     offset, last = head or (queue.next_offset, queue.last_timestamp)
-                    timestamp = wall_ms if wall_ms > last else last
+                    timestamp = stored_ms if stored_ms > last else last
                     append = record.place(topic, offset, physical, timestamp)
                     heads[queue] = (offset + 1, timestamp)
                     physical += append.size

@@ -3,7 +3,7 @@ The minimum age of a message, regardless of what the clocks of its leaders have 
 
 The rules: no message counts as older than it is, even if this leader's clock is ahead. A message with a
 timestamp from a clock that was ahead still becomes old, because the duration of a leadership itself proves
-its age. Pure.
+its age. A clock that no majority confirms may be behind: it stores nothing before what is stored already. Pure.
 """
 
 from collections import deque
@@ -30,6 +30,16 @@ class MessageAge:
         """Begin to lead."""
         self._began, self._last_ms = now, self._state.last_timestamp
         self._marks = deque([(now.monotonic_ms, self._state.physical_end)])
+
+    def earliest_ms(self, now: Now) -> int:
+        """Return the store time before which no message is stored now; 0 if a majority confirms the present time.
+
+        Else the last message before this leadership was stored, and this leadership has lasted, by then at least.
+        """
+        if now.is_confirmed:
+            return 0
+
+        return self._last_ms + now.monotonic_ms - self._began.monotonic_ms
 
     def certain(self, now: Now, age_ms: int) -> Now:
         """Return the time by which a message is certainly *age_ms* old, even if this replica's clock is ahead.

@@ -98,9 +98,10 @@ class Proposer:
         They were admitted before, so a failure is a bug of ours. The log does not contain them, and if this
         process stopped, the requests would only reach the next leader, which would stop as well.
         """
-        entries = self._core.context.entries
+        context, now = self._core.context, self._clock.now()
+        entries = context.entries
         try:
-            return entries.build(group, self._clock.now().wall_ms)
+            return entries.build(group, now.wall_ms, context.ages.earliest_ms(now))
         except Exception:
             _log.exception("an entry of %d proposals cannot be built; they are refused", len(group))
         entries.settle(group)

@@ -190,7 +190,8 @@ class StateMachine:
             f"the stored message is not where {record} says"
         )
         queue.next_offset = queue_offset + 1
-        queue.last_timestamp = state.last_timestamp = store_timestamp
+        queue.last_timestamp = store_timestamp
+        state.last_timestamp = max(state.last_timestamp, store_timestamp)
         puts = batch.puts
         puts.append(
             (

@@ -245,8 +245,9 @@ class Shell:
         """Commit and apply everything proposed so far as one entry."""
         proposals, self.pending = self.pending, []
         self.proposals += proposals
-        entries = self.core.context.entries
-        built = entries.build(proposals, self.wall_ms)
+        context = self.core.context
+        entries = context.entries
+        built = entries.build(proposals, self.wall_ms, context.ages.earliest_ms(self.now))
         misplaced = [id(proposal) for proposal, _ in built.misplaced]
         entries.settle(proposal for proposal, _ in built.misplaced)
         for proposal, refusal in built.misplaced:

@@ -259,7 +259,7 @@ def _answer_early(bed: Bed) -> None:
 
     def propose(self: Proposer, group: Sequence[Propose]) -> None:
         context, now = self._core.context, self._clock.now()
-        built = context.entries.build(group, now.wall_ms)
+        built = context.entries.build(group, now.wall_ms, context.ages.earliest_ms(now))
         real(self, group)
         records = decode_records(split_entry(built.data).meta)
         position = 0

@@ -151,6 +151,36 @@ def test_leader_that_leads_twice_by_an_unconfirmed_clock_drops_nothing_too_early
     assert kept(shell) == 0
 
 
+def test_what_an_unconfirmed_clock_stored_in_the_past_is_kept() -> None:
+    """Law: a leader with an unconfirmed clock that is behind stores no message before those of former leaders,
+    so the next leader drops nothing too early; time passes in its stamps as it does in its leadership.
+    """
+    storage = StorageSettings(retention_ms=HOUR_MS, dedup_window_ms=HOUR_MS)
+    former = Shell(settings(storage=storage)).lead()
+    create(former, TopicSet("orders", 1, 1, order=True), TopicSet("bills", 1, 1, order=True))
+    send(former, body=bytes(MIB))
+    right_ms = former.wall_ms
+    behind = former.restart()
+    behind.set_clock(right_ms - 45 * HOUR_MS)
+    behind.is_confirmed = False
+    behind.lead()
+    behind.pass_time(30 * 60_000, step=10_000)
+    send(behind, topic="bills", body=bytes(MIB), props=properties(UNIQ_KEY="U"))
+    stored_ms = behind.state.topics.by_name["bills"].queues[0].last_timestamp
+
+    shell = behind.restart()
+    shell.set_clock(right_ms + 30 * 60_000)
+    shell.is_confirmed = True
+    shell.lead()
+    shell.pass_time(20 * 60_000, step=10_000)
+    early = kept(shell), len(shell.state.dedup)
+    shell.pass_time(41 * 60_000, step=10_000)
+
+    assert right_ms + 30 * 60_000 <= stored_ms < right_ms + 31 * 60_000
+    assert early == (2, 1)
+    assert (kept(shell), len(shell.state.dedup)) == (0, 0)
+
+
 def test_messages_stored_by_a_clock_that_was_ahead_go_in_time() -> None:
     """Law: messages stored by a clock that was years ahead go when their leader has led for the retention time since."""
     shell = Shell(settings(storage=StorageSettings(retention_ms=HOUR_MS))).lead()
