@@ -54,6 +54,13 @@ class Zombie(Client):
         self.begin()
         self._go_on()
 
+    def connected(self) -> None:
+        """Say who it is; a commit that wants an answer would be a tool's on a connection without a heartbeat."""
+        if self._plain:
+            data = ConsumerData(self._group, subscription_data_set=(self._subscription,))
+            body = HeartbeatData(self._client_id, (), (data,)).to_json()
+            self.call(request(RequestCode.HEART_BEAT, None, body), TIMEOUT_US, lambda _: None)
+
     def _go_on(self) -> None:
         if self.timeline.now >= self._until or self.world.calm:
             self.forget_calls()
@@ -62,10 +69,6 @@ class Zombie(Client):
         self.after(EVERY_US, "go on", self._go_on)
         if not self._has_lost():
             return
-        if self._plain and self.link is None:
-            data = ConsumerData(self._group, subscription_data_set=(self._subscription,))
-            body = HeartbeatData(self._client_id, (), (data,)).to_json()
-            self.call(request(RequestCode.HEART_BEAT, None, body), TIMEOUT_US, lambda _: None)
         model = self.world.laws.model
         key = (self._group, self._queue.topic, self._queue.queue_id)
         end = model.ends[self.world.topic_id, self._queue.queue_id]
