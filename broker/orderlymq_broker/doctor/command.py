@@ -10,9 +10,6 @@ from typing import Final
 
 import click
 import msgspec
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from orderlymq_broker.doctor.log import Report
 from orderlymq_broker.doctor.state import examine
@@ -58,24 +55,26 @@ def doctor(context: click.Context, data_dir: Path, output: str, *, as_json: bool
     if as_json:
         click.echo(msgspec.json.encode({**msgspec.to_builtins(report), "clean": report.clean}))
     else:
-        _print(report, Console())
+        _print(report)
     context.exit(0 if report.clean else EXIT_FINDINGS)
 
 
-def _print(report: Report, console: Console) -> None:
+def _print(report: Report) -> None:
     click.echo(f"{report.path}: {report.identity or 'no identity'}")
     examined = ", ".join(f"{count} {what}" for what, count in report.counts.items())
     click.echo(f"examined {examined or 'nothing'}")
     if report.clean:
-        console.print("no problem was found", style="green")
+        click.secho("no problem was found", fg="green")
         return
-    table = Table("check", "where", "problem", title=counted(report.findings_count, "finding"))
-    for finding in report.findings:
-        # As text: a range like [0, 7) would be read as markup.
-        table.add_row(finding.check, Text(finding.place), Text(finding.problem))
-    console.print(table)
-    if report.findings_count > len(report.findings):
-        console.print(f"only the first {len(report.findings)} findings are shown")
+    for check, count in report.findings_by_check.items():
+        click.echo(f"\n{check}: {counted(count, 'finding')}")
+        shown = [each for each in report.findings if each.check == check]
+        # Plain lines, because a table would fold and cut the names.
+        for finding in shown:
+            click.echo(f"  {finding.place}: {finding.problem}")
+        if count > len(shown):
+            click.echo(f"  ... and {count - len(shown)} more")
+    click.echo()
     click.echo(
         "If a majority of the group is healthy without this replica, move this directory away "
         "and start the replica on an empty one: it fetches everything from its peers. Otherwise "

@@ -28,8 +28,9 @@ from orderlymq_broker.store.snapshot import effective_store
 from orderlymq_protocol.message.record import RecordError, StoredMessage, body_crc, decode_record
 from orderlymq_raft.types import EntryKind, Membership
 
-# A damaged directory may have a million broken entries; no person reads more findings than this.
-FINDINGS_MAX: Final = 200
+# A damaged directory may have a million broken entries. Of one check no person reads more findings than this, and
+# those of the other checks are still to be seen.
+FINDINGS_MAX: Final = 20
 
 # Values in memory at the same time: messages may have 4 MiB each, everything else is small.
 MESSAGES_PER_PAGE: Final = 16
@@ -64,29 +65,29 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct):
-    """The findings of an examination; it is clean if *findings_count* is zero.
+    """The findings of an examination.
 
     Attributes:
         counts: how many entries, messages and so on were examined.
-        findings: the first ones, at most `FINDINGS_MAX`.
-        findings_count: the number of all findings.
+        findings: the first ones of each check, at most `FINDINGS_MAX`.
+        findings_by_check: the number of all findings of each check that has any.
     """
 
     path: str
     identity: Identity | None = None
     counts: dict[str, int] = msgspec.field(default_factory=dict)
     findings: list[Finding] = msgspec.field(default_factory=list)
-    findings_count: int = 0
+    findings_by_check: dict[str, int] = msgspec.field(default_factory=dict)
 
     @property
     def clean(self) -> bool:
         """Whether there are no findings."""
-        return self.findings_count == 0
+        return not self.findings_by_check
 
     def add(self, check: str, place: object, problem: object) -> None:
         """Note a finding."""
-        self.findings_count += 1
-        if len(self.findings) < FINDINGS_MAX:
+        count = self.findings_by_check[check] = self.findings_by_check.get(check, 0) + 1
+        if count <= FINDINGS_MAX:
             self.findings.append(Finding(check, str(place), str(problem)))
 
     def judge(self, check: str, place: object, *rules: tuple[bool, object]) -> None:

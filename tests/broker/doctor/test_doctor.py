@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from orderlymq_broker.doctor.command import doctor
+from orderlymq_broker.doctor.log import FINDINGS_MAX
 from orderlymq_broker.doctor.state import examine
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.records import (
@@ -460,6 +461,26 @@ def test_the_command_prints_a_report_and_exits_with_its_verdict(data_dir: Path) 
     assert (missing.exit_code, above.exit_code) == (2, 2)
     assert "no such directory" in missing.output
     assert str(data_dir) in json.loads(above.output)["error"]
+
+
+def test_many_findings_of_one_check_hide_no_other(data_dir: Path) -> None:
+    """Law: each check shows its first findings on lines of their own, however many another check has."""
+
+    def damage(batch: Batch, _: Replica) -> None:
+        for number in range(3 * FINDINGS_MAX):
+            batch.put(Family.KEY_INDEX, b"key %d" % number, b"")
+        batch.delete(Family.MESSAGES, layout.message_key(0))
+
+    edit(data_dir, damage)
+
+    report, shown = examine(data_dir), CliRunner().invoke(doctor, [str(data_dir)]).stdout
+
+    assert report.findings_by_check["index"] >= 3 * FINDINGS_MAX
+    assert len({each.check for each in report.findings}) == len(report.findings_by_check) > 1
+    for check, count in report.findings_by_check.items():
+        assert f"\n{check}: {count} finding" in shown
+    assert f"... and {report.findings_by_check['index'] - FINDINGS_MAX} more" in shown
+    assert all(f"  {each.place}: {each.problem}\n" in shown for each in report.findings)
 
 
 def test_a_replica_in_use_is_not_examined(data_dir: Path) -> None:
