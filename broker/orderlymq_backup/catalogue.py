@@ -101,7 +101,9 @@ def read(storage: Storage, backup_id: str | None) -> Backup:
 def _newest(storage: Storage) -> Backup:
     known = ids(storage)
     if not known:
-        raise BackupNotFound(f"{storage} holds no backup; make one with `orderlymq backup create`")
+        raise BackupNotFound(
+            f"{storage} holds no backup; check the place, or make a backup with `orderlymq backup create`"
+        )
     newest = read(storage, known[-1])
     clusters = {newest.cluster}
     for backup_id in known[:-1]:

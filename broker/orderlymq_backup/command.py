@@ -73,8 +73,19 @@ _workdir: Final = click.option(
     ),
 )
 
+
+def _names(_context: click.Context, _option: click.Parameter, text: str | None) -> tuple[str, ...]:
+    """Return the broker groups of ``--groups``, none if it is not given."""
+    names = () if text is None else tuple(dict.fromkeys(map(str.strip, text.split(","))))
+    if not all(names):
+        raise click.BadParameter("name the broker groups, separated by commas: g0,g1")
+
+    return names
+
+
 _groups: Final = click.option(
     "--groups",
+    callback=_names,
     help=(
         "All broker groups, separated by commas; by default, those of the newest backup of this "
         "cluster must be registered."
@@ -117,7 +128,7 @@ def backup(context: click.Context) -> None:
 async def create_command(
     name_server: str,
     place: str,
-    groups: str | None,
+    groups: tuple[str, ...],
     verify: bool,
     label: str,
     workdir: Path | None,
@@ -130,10 +141,9 @@ async def create_command(
     with reported(report), _errors():
         storage = open_storage(place)
         async with AdminClient(name_server) as admin:
-            expected = None if groups is None else groups.split(",")
             check = partial(_verify, storage, workdir) if verify else None
             made = await create(
-                admin, storage, _tell(output), groups=expected, check=check, label=label
+                admin, storage, _tell(output), groups=groups or None, check=check, label=label
             )
     write_report(report, report_of(made, verified=verify))
     if output == "json":
@@ -155,7 +165,7 @@ async def create_command(
 @_groups
 @reporting
 def salvage_command(
-    directories: tuple[Path, ...], place: str, groups: str | None, output: str
+    directories: tuple[Path, ...], place: str, groups: tuple[str, ...], output: str
 ) -> None:
     """Make a backup from DIRECTORIES of stopped replicas whose group has lost its majority.
 
@@ -163,8 +173,7 @@ def salvage_command(
     list marks it.
     """
     with _errors():
-        expected = None if groups is None else groups.split(",")
-        made = salvage(open_storage(place), directories, _tell(output), expected)
+        made = salvage(open_storage(place), directories, _tell(output), groups or None)
     if output == "json":
         print_json(_described(made))
     else:
@@ -197,19 +206,24 @@ def list_command(place: str, output: str) -> None:
 @_from
 @_id
 @click.option(
-    "--groups", help="Broker groups of a new cluster; check that the backup can be restored there."
+    "--groups",
+    callback=_names,
+    help="Broker groups of a new cluster; check that the backup can be restored there.",
 )
 @_report
 @reporting
 def show_command(
-    place: str, backup_id: str | None, groups: str | None, report: Path | None, output: str
+    place: str,
+    backup_id: str | None,
+    groups: tuple[str, ...],
+    report: Path | None,
+    output: str,
 ) -> None:
     """Show what one backup holds."""
     with reported(report), _errors():
-        found = catalogue.read(open_storage(place), backup_id)
-        wanted = groups.split(",") if groups else []
-        for group in wanted:
-            found.part_for(group, wanted)
+        found = catalogue.read(open_storage(place, exists=True), backup_id)
+        for group in groups:
+            found.part_for(group, groups)
     write_report(report, report_of(found))
     if output == "json":
         print_json(_described(found))
@@ -232,7 +246,7 @@ def verify_command(place: str, backup_id: str | None, workdir: Path | None, outp
     A damaged file is removed, so that the next backup stores it again.
     """
     with _errors():
-        storage = open_storage(place)
+        storage = open_storage(place, exists=True)
         with catalogue.reading(storage, backup_id) as found:
             _verify(storage, workdir, found)
     if output == "json":
@@ -266,6 +280,7 @@ def _verify(storage: Storage, workdir: Path | None, found: Backup) -> None:
 @click.option(
     "--groups",
     required=True,
+    callback=_names,
     help="All broker groups of the new cluster, separated by commas.",
 )
 @click.option(
@@ -279,7 +294,7 @@ def restore_command(
     place: str,
     backup_id: str | None,
     files: tuple[Path, ...],
-    groups: str,
+    groups: tuple[str, ...],
     resume: bool,
     report: Path | None,
     output: str,
@@ -290,21 +305,21 @@ def restore_command(
     same backup, and each one once. Unless all of the cluster are restored together, --id must name it.
     """
     made = []
-    with reported(report), _errors():
-        storage = open_storage(place)
+    with reported(report), _errors(), _another_backup():
+        storage = open_storage(place, exists=True)
         replicas = [broker.load(file) for file in files]
         with catalogue.reading(storage, backup_id) as found:
             if backup_id is None:
-                _refuse_others(replicas, groups.split(","), found.id)
+                _refuse_others(replicas, groups, found.id)
             restore.refuse_early(found, machine_ms())
             for settings in replicas:
                 identity = Identity(settings.cluster, settings.group, settings.node_id)
-                part = found.part_for(settings.group, groups.split(","))
+                part = found.part_for(settings.group, groups)
                 target = restore.Target(
                     settings.data_dir,
                     identity,
                     frozenset(settings.peers),
-                    frozenset(groups.split(",")),
+                    frozenset(groups),
                     settings.storage.retention_size,
                 )
                 if not (resume and restore.is_restored(part, target)):
@@ -344,7 +359,7 @@ def hold_command(place: str, backup_id: str, output: str) -> None:
 
     For the time between the restores of a cluster's replicas. A place that cannot be written to takes no mark of it.
     """
-    with _errors(), catalogue.reading(open_storage(place), backup_id) as found:
+    with _errors(), catalogue.reading(open_storage(place, exists=True), backup_id) as found:
         if output == "json":
             print_json(_described(found))
         else:
@@ -379,7 +394,9 @@ def prune_command(place: str, keep: int, output: str) -> None:
 def delete_command(place: str, backup_id: str, report: Path | None, output: str) -> None:
     """Delete one backup, and the files that only it needed; one that is gone already is no error."""
     with reported(report), _errors():
-        gone = catalogue.delete(open_storage(place), backup_id, machine_ms(), _tell(output))
+        gone = catalogue.delete(
+            open_storage(place, exists=True), backup_id, machine_ms(), _tell(output)
+        )
     if output == "json":
         print_json({"deleted": [backup_id] if gone else []})
     elif not gone:
@@ -395,6 +412,18 @@ def _errors() -> Iterator[None]:
         raise CommandFailed(ExitCode.NOT_FOUND, str(error)) from error
     except (BackupError, SettingsError, StoreError, OSError) as error:
         raise CommandFailed(ExitCode.FAILED, str(error)) from error
+
+
+@contextmanager
+def _another_backup() -> Iterator[None]:
+    """Say of a damaged backup how to restore another one."""
+    try:
+        yield
+    except BackupDamaged as error:
+        raise BackupDamaged(
+            f"{error}. Restore another backup: `orderlymq backup list` shows the ids. Name one with --id, or as PLACE@ID "
+            "to `orderlymq up --from-backup`"
+        ) from error
 
 
 def _tell(output: str) -> Callable[[str], None]:

@@ -200,8 +200,13 @@ def _part(storage: Storage, survivor: Survivor, tell: Callable[[str], None]) -> 
             # not be restored.
             verify_part(folder / "copy", part)
         except (BackupDamaged, *NONSENSE) as error:
+            reason = (
+                str(error)
+                .replace(str(folder / "copy"), str(source))
+                .replace(str(copy), str(source))
+            )
             raise BackupError(
-                f"{survivor.data_dir} is damaged ({error}); run `orderlymq doctor` on it, and name another survivor"
+                f"{survivor.data_dir} is damaged ({reason}); run `orderlymq doctor` on it, and name another survivor"
             ) from error
         for stored in part.files:
             storage.put(blob_key(stored.sha256), folder / "copy" / stored.name)

@@ -23,6 +23,9 @@ from orderlymq_runtime.durablefiles import sync_path
 if TYPE_CHECKING:
     from obstore.store import S3Store
 
+# What a data directory of a local cluster or of a replica holds, and a place of backups does not.
+_DATA: Final = ("cluster.json", "identity.json", "store")
+
 # Without credentials of its own, a library asks this address of clouds for those of the machine.
 _CREDENTIALS: Final = "169.254.169.254"
 _CHUNK: Final = 1 << 20
@@ -242,6 +245,8 @@ def _folder(path: Path, *, exists: bool) -> Folder:
         raise BackupNotFound(f"the folder {path} does not exist; name the place of the backups")
     if path.exists() and not path.is_dir():
         raise BackupError(f"{path} is a file; name a folder for backups")
+    if not exists and any((path / name).exists() for name in _DATA):
+        raise BackupError(f"{path} is a data directory; name a folder of its own for backups")
     return Folder(path)
 
 

@@ -453,3 +453,34 @@ def test_replicas_of_a_group_begin_with_one_backup(place: Path, tmp_path: Path) 
 
 def _keys(backup: Backup) -> set[str]:
     return {blob_key(file.sha256) for part in backup.parts for file in part.files}
+
+
+def test_a_damaged_backup_says_how_to_restore_another(place: Path, tmp_path: Path) -> None:
+    """Law: the refusal names the two ways to restore another backup, and no directory is left."""
+    part = catalogue.read(Folder(place), None).parts[0]
+    flip(place / blob_key(max(part.files, key=lambda file: file.size).sha256))
+
+    done = restore_shop(place, tmp_path, (1, 2))
+
+    assert done.exit_code == 1
+    assert "Name one with --id, or as PLACE@ID to `orderlymq up --from-backup`" in done.stderr
+    assert not (tmp_path / "replica-1" / "store").exists()
+
+
+@pytest.mark.parametrize(
+    ("groups", "told"),
+    [
+        ("", "name the broker groups"),
+        ("shop-0,,shop-1", "name the broker groups"),
+        (" shop-0 , shop-1", "replicas of shop-1 are not restored"),
+        ("shop-0,shop-0", ""),
+    ],
+)
+def test_groups_are_names_between_commas(
+    place: Path, tmp_path: Path, groups: str, told: str
+) -> None:
+    """Law: spaces are no part of a broker group's name, a name is not empty, and a name counts once."""
+    done = restore_shop(place, tmp_path, (1, 2), "--groups", groups)
+
+    assert told in done.stderr
+    assert (done.exit_code == 0) == (told == "")

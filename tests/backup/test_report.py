@@ -77,7 +77,7 @@ def test_an_error_is_reported_and_goes_on(tmp_path: Path) -> None:
 def test_a_command_reports_what_it_says(tmp_path: Path) -> None:
     """Law: the report has the same text as a terminal shows."""
     report = tmp_path / "report"
-    words = ["show", "--from", str(tmp_path / "empty"), "--report", str(report)]
+    words = ["show", "--from", str(tmp_path), "--report", str(report)]
     done = CliRunner().invoke(command, words)
     told = json.loads(report.read_text())["error"]
 

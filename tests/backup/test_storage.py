@@ -168,11 +168,13 @@ def test_a_place_is_named_by_a_path_or_a_url(tmp_path: Path) -> None:
             open_storage(wrong)
 
 
-@pytest.mark.parametrize("words", [["list"], ["prune", "--keep", "1"]])
+@pytest.mark.parametrize(
+    "words", [["list"], ["show"], ["verify"], ["prune", "--keep", "1"], ["delete", "--id", "1"]]
+)
 def test_a_place_that_does_not_exist_is_no_place_without_backups(
     tmp_path: Path, words: list[str]
 ) -> None:
-    """Law: a list or a pruning of a folder that does not exist fails, and makes no folder."""
+    """Law: a command that looks for backups in a folder that does not exist fails, and makes no folder."""
     done = CliRunner().invoke(backup, [*words, "--from", str(tmp_path / "typo")])
 
     assert done.exit_code == ExitCode.NOT_FOUND
@@ -180,12 +182,16 @@ def test_a_place_that_does_not_exist_is_no_place_without_backups(
     assert not (tmp_path / "typo").exists()
 
 
-def test_a_file_is_no_place_for_backups(tmp_path: Path) -> None:
-    """Law: a file is refused as a place, before anything is written."""
-    (tmp_path / "c.yaml").touch()
+def test_a_file_or_a_data_directory_is_no_place_for_backups(tmp_path: Path) -> None:
+    """Law: a file and the data directory of a cluster or a replica are refused as a place, before anything is written."""
+    (tmp_path / "cluster.json").touch()
+    (tmp_path / "replica" / "store").mkdir(parents=True)
 
-    with pytest.raises(BackupError, match=r"c\.yaml is a file; name a folder"):
-        open_storage(str(tmp_path / "c.yaml"))
+    with pytest.raises(BackupError, match=r"cluster\.json is a file; name a folder"):
+        open_storage(str(tmp_path / "cluster.json"))
+    for folder in (tmp_path, tmp_path / "replica"):
+        with pytest.raises(BackupError, match=f"{folder} is a data directory; name a folder of"):
+            open_storage(str(folder))
 
 
 def test_an_error_of_an_object_store_is_one_sentence_with_advice() -> None:

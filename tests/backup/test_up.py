@@ -183,14 +183,22 @@ async def test_a_backup_is_restored_whole_or_not_at_all(tmp_path: Path) -> None:
         words = ["-f", str(manifest), "--data-dir", str(tmp_path / "data"), "--from-backup", where]
         return CliRunner().invoke(up, [*words, "--detach"]).output
 
-    told = [begin(str(tmp_path / "nothing"), 1), begin(str(place), 2)]
+    told = [
+        begin(str(tmp_path / "nothing"), 1),
+        begin(f"{place}@newest", 1),
+        begin(str(place), 2),
+    ]
     left = list((tmp_path / "data" / "replicas").iterdir())
     directory = DataDirectory(tmp_path / "data")
     directory.save(State(combine(read([manifest]), None)))
     told.append(begin(str(place), 1))
 
-    for reason, output in zip(
-        ("holds no backup", "set spec.groups to 1", "already has a cluster"), told, strict=True
-    ):
+    reasons = (
+        "nothing does not exist",
+        "'newest' is not the id of a backup",
+        "set spec.groups to 1",
+        "already has a cluster",
+    )
+    for reason, output in zip(reasons, told, strict=True):
         assert reason in output
     assert left == []

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from orderlymq_operator.local.directory import DataDirectory, State
@@ -32,9 +33,16 @@ class BackupSource:
 
     @classmethod
     def parse(cls, text: str) -> "BackupSource":
-        """Parse ``PLACE`` or ``PLACE@ID``."""
+        """Parse ``PLACE`` or ``PLACE@ID``; raises RefusedError if what follows the place is no id."""
         place, _, backup_id = text.rpartition("@")
-        return cls(place, backup_id) if _ID.fullmatch(backup_id) and place else cls(text)
+        if place and _ID.fullmatch(backup_id):
+            return cls(place, backup_id)
+        if place and Path(place).is_dir() and not Path(text).exists():
+            raise RefusedError(
+                f"{backup_id!r} is not the id of a backup; `orderlymq backup list --from {place}` shows the ids"
+            )
+
+        return cls(text)
 
 
 def restore_replicas(directory: DataDirectory, state: State, source: BackupSource) -> None:
