@@ -46,6 +46,8 @@ class Window:
         self._by_key: dict[tuple[int, str], bytes] = {}
         self._halves: dict[int, int] = {}  # physical offsets of open half messages
         self._was_trimmed = False
+        # Sends taken back since the last trim: the leader may have counted them when it proposed the next one.
+        self._gone_since = 0
 
     def known(self, topic_id: int, unique_key: str) -> Known | None:
         """Return the first send under a key; None if the window does not hold it or it was cancelled."""
@@ -103,6 +105,7 @@ class Window:
     def _taken_back(self, *physical: int) -> None:
         for identity in self._at(*physical):
             del self._sends[identity]
+            self._gone_since += 1
 
     def _at(self, *physical: int) -> list[bytes]:
         return [each for each, known in self._sends.items() if known.physical in physical]
@@ -110,7 +113,8 @@ class Window:
     def _trimmed(self, record: DedupTrimmed, wall_ms: int) -> None:
         """Check the sends that a trim removed."""
         world = self._laws.world
-        plan, surplus = world.plan, len(self._sends) - world.plan.window_count
+        plan, counted = world.plan, len(self._sends) + self._gone_since
+        surplus, self._gone_since = counted - plan.window_count, 0
         gone = [each for each, known in self._sends.items() if known.physical < record.floor]
         for number, identity in enumerate(gone):
             known = self._sends.pop(identity)
