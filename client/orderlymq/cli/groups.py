@@ -203,6 +203,20 @@ async def _describe(admin: AdminClient, name: str) -> dict[str, Any]:
     }
 
 
+async def _config(admin: AdminClient, name: str) -> SubscriptionGroupConfig | None:
+    """Return the settings of a group; None if it has none, but members.
+
+    Raises:
+        CommandFailed: No broker knows the group.
+        BrokerUnreachable: As `_check_asked`.
+    """
+    configs = await admin.groups()
+    if name not in configs and not await admin.connections(name):
+        raise await _no_group(admin, name, configs)
+
+    return configs.get(name)
+
+
 async def _no_group(
     admin: AdminClient, name: str, known: Iterable[str], also: str = ""
 ) -> CommandFailed:
@@ -414,9 +428,8 @@ async def parked(name: str, name_server: str, output: str) -> None:
     """List the keys that are parked behind a dead letter (onDeadLetter: HoldKey)."""
     async with AdminClient(name_server) as admin:
         found = await admin.parked_keys(name)
-        configs = {} if found else await admin.groups()
-        if not found and name not in configs and not await admin.connections(name):
-            raise await _no_group(admin, name, configs)
+        if not found:
+            await _config(admin, name)
     rows = _parked_rows(found)
     if output == "json":
         print_json(rows)
@@ -468,7 +481,7 @@ async def release(
     with --offset, a key that is now parked at another message is not released.
     """
     async with AdminClient(name_server) as admin:
-        config = (await admin.groups()).get(name)
+        config = await _config(admin, name)
         by_key = config is not None and config.concurrency == BY_KEY
         topics = [topic] if topic is not None else await _topics_of(admin, name)
         found = [

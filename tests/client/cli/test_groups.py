@@ -113,8 +113,12 @@ async def test_the_lag_of_a_group_by_key_is_what_it_has_not_consumed() -> None:
     assert [each["lag"] for each in json.loads(listed.stdout)] == [4]
 
 
-@pytest.mark.parametrize("command", ["show", "parked"])
-async def test_a_group_is_missing_only_where_every_broker_was_asked(command: str) -> None:
+@pytest.mark.parametrize(
+    "command", [("show",), ("parked",), ("release", "--topic", "orders", "--key", "k")]
+)
+async def test_a_group_is_missing_only_where_every_broker_was_asked(
+    command: tuple[str, ...],
+) -> None:
     """Law: a group counts as missing only if every broker group was asked."""
     empty = SubscriptionGroupTable({}).to_json()
     found = []
@@ -128,7 +132,8 @@ async def test_a_group_is_missing_only_where_every_broker_was_asked(command: str
                     refuse(ResponseCode.CONSUMER_NOT_ONLINE)
                 ],
             }
-            words = ["group", command, "biling", "--name-server", cluster.address]
+            name, *options = command
+            words = ["group", name, "biling", *options, "--name-server", cluster.address]
             found.append(await asyncio.to_thread(CliRunner().invoke, cli, words))
 
     assert [each.exit_code for each in found] == [ExitCode.NOT_FOUND, ExitCode.UNREACHABLE]
@@ -138,14 +143,12 @@ async def test_a_group_is_missing_only_where_every_broker_was_asked(command: str
 
 async def test_a_key_is_not_parked_only_where_every_broker_was_asked() -> None:
     """Law: "no parked key" is said only if every broker group was asked."""
-    found = []
+    known, found = SubscriptionGroupTable({"billing": SubscriptionGroupConfig("billing")}), []
     for away in ("", ";broker-b:1"):
         declared = {"orders": f"broker-a:1{away}"}
         async with running(topics={"orders": 1}, declared=declared) as cluster:
             cluster.faults |= {
-                RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: [
-                    says(SubscriptionGroupTable({}).to_json())
-                ],
+                RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: [says(known.to_json())],
                 RequestCode.ORDERLYMQ_RELEASE_KEY: [says(b'{"parkedKeys":[]}')],
             }
             words = ["group", "release", "billing", "--topic", "orders", "--key", "k"]
