@@ -12,6 +12,7 @@ from orderlymq_operator.plan.actions import (
     AbortExpansion,
     Action,
     AddLearner,
+    ConsumerGroupConfig,
     CreateTopic,
     DeleteConsumerGroup,
     DeleteOrderConfig,
@@ -36,6 +37,7 @@ from orderlymq_operator.plan.actions import (
     TopicConfig,
     TransferLeadership,
     UpdateTopic,
+    UserConfig,
     chain_of,
 )
 from orderlymq_operator.plan.expansion import topic_expansion
@@ -62,6 +64,17 @@ GROUP_FIELDS: Final = {
     "concurrent": "ordering",
     "retry_pause_ms": "retry.pause",
     "retry_pause_max_ms": "retry.pauseMax",
+}
+# The same for a User; overlap and end of a former secret change nothing by themselves.
+USER_FIELDS: Final = {
+    "admin": "admin",
+    "default_topic_permission": "defaultTopicPermission",
+    "default_group_permission": "defaultGroupPermission",
+    "topics": "topics",
+    "groups": "groups",
+    "white_remote_address": "whiteRemoteAddress",
+    "fingerprint": "secret",
+    "limits": "quotas",
 }
 
 
@@ -324,38 +337,38 @@ def _consumer_group(name: str, before: Observed, chain: Sequence[Action]) -> Ite
         for group, found in before.groups.items()
         if found.consumer_groups is not None and name in found.consumer_groups
     }
-    targets = tuple(step.group for step in steps)
-    if not present:
-        yield Effect("Creates", f"is created on {_listed(targets)}", targets)
-        return
-    changed = [step for step in steps if step.group in present]
-    differing = sorted(
-        {
-            GROUP_FIELDS[field.name]
-            for step in changed
-            for field in fields(step.config)
-            if getattr(step.config, field.name) != getattr(present[step.group], field.name)
-        }
-    )
-    if changed:
-        text = (
-            f"its settings change on {_listed([s.group for s in changed])}: {', '.join(differing)}"
-        )
-        yield Effect("Changes", text, tuple(step.group for step in changed))
-    added = [step.group for step in steps if step.group not in present]
-    if added:
-        yield Effect("Creates", f"is created on {_listed(added)}", tuple(added))
+    yield from _settings(steps, present, GROUP_FIELDS)
 
 
 def _user(key: str, before: Observed, chain: Sequence[Action]) -> Iterator[Effect]:
-    targets = tuple(step.group for step in chain if isinstance(step, SetUser))
-    if not targets:
-        return
-    known = any(key in (found.users or {}) for found in before.groups.values())
-    if known:
-        yield Effect("Changes", f"its rights or secret change on {_listed(targets)}", targets)
-    else:
-        yield Effect("Creates", f"is created on {_listed(targets)}", targets)
+    steps = [step for step in chain if isinstance(step, SetUser)]
+    present = {
+        group: found.users[key]
+        for group, found in before.groups.items()
+        if found.users is not None and key in found.users
+    }
+    yield from _settings(steps, present, USER_FIELDS)
+
+
+def _settings(
+    steps: Sequence[SetConsumerGroup] | Sequence[SetUser],
+    present: Mapping[str, ConsumerGroupConfig] | Mapping[str, UserConfig],
+    names: Mapping[str, str],
+) -> Iterator[Effect]:
+    """Yield where an object changes and in which fields, and where it is created; *present* is by broker group."""
+    changed = [step for step in steps if step.group in present]
+    differing = {
+        name
+        for step in changed
+        for field, name in names.items()
+        if getattr(step.config, field) != getattr(present[step.group], field)
+    }
+    if changed:
+        targets = tuple(step.group for step in changed)
+        text = f"its settings change on {_listed(targets)}: {', '.join(sorted(differing))}"
+        yield Effect("Changes", text, targets)
+    if added := tuple(step.group for step in steps if step.group not in present):
+        yield Effect("Creates", f"is created on {_listed(added)}", added)
 
 
 def _undeclared(kind: str, name: str, chain: Sequence[Action]) -> Iterator[Effect]:

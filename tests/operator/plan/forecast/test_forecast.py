@@ -13,8 +13,13 @@ from orderlymq_operator.plan.actions import (
     ObservedGroup,
     SwitchTopic,
     UpdateTopic,
+    UserConfig,
 )
-from orderlymq_operator.plan.forecast.consequences import GROUP_FIELDS, consequences
+from orderlymq_operator.plan.forecast.consequences import (
+    GROUP_FIELDS,
+    USER_FIELDS,
+    consequences,
+)
 from orderlymq_operator.plan.forecast.effects import Forecast
 from orderlymq_operator.plan.forecast.forecast import forecast
 from orderlymq_operator.plan.guard import ANNOTATION_CONFIRM, dangerous
@@ -293,6 +298,22 @@ def test_a_changed_consumer_group_is_described_by_the_fields_of_its_manifest() -
         "Changes: its settings change on demo-0: consumeTimeout, onDeadLetter, retry.maxTimes, retry.pause"
     ]
     assert {each.name for each in fields(ConsumerGroupConfig)} == GROUP_FIELDS.keys()
+
+
+def test_a_changed_user_is_described_by_the_fields_of_its_manifest() -> None:
+    """Law: a changed user is described once per field, in the manifest's words; a new user is created."""
+    world, before = _world(([], [], [_user("u")], {}), Random(0))
+    changed = _user(
+        "u", quotas={"connections": 9}, topics=[{"name": "orders", "permission": "SUB"}]
+    )
+    wanted = replace(before, users=(changed, _user("v")))
+
+    said = forecast(wanted, world.observed())
+
+    assert _texts(said, "User", "u") == ["Changes: its settings change on demo-0: quotas, topics"]
+    assert _texts(said, "User", "v") == ["Creates: is created on demo-0"]
+    known = {each.name for each in fields(UserConfig) if each.compare}
+    assert known == USER_FIELDS.keys()
 
 
 def test_the_only_replica_of_a_group_pauses_it() -> None:
