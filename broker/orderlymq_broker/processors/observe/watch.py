@@ -85,6 +85,7 @@ class _Progress:
 
     Attributes:
         stand: the position; it changes while the group works on the queue.
+        members_ms: when the group was last seen with members; at first, when it was first seen.
         read_offset: the offset of the message whose store time was read last; the message at the present position is
             at most as old.
         stored_ms: that store time, 0 if none is known.
@@ -93,8 +94,13 @@ class _Progress:
     stand: Stand
     since_ms: int
     since_wall_ms: int
+    members_ms: int
     read_offset: int = -1
     stored_ms: int = 0
+
+    def was_left(self, now: Now) -> bool:
+        """Return whether the group had no members for so long that these are not to blame; a crash loop is shorter."""
+        return now.monotonic_ms - self.members_ms >= BLOCKED_MS
 
 
 class Watch:
@@ -351,18 +357,21 @@ class Watch:
             place = (group, topic_name, queue.queue_id)
             known = before.pop(place, None)
             stand = lane_stand(self._context.state, *place) or Stand(committed)
+            has_members = bool(self._context.state.members.of_group(group))
             if known is None:
-                known = _Progress(stand, now.monotonic_ms, now.wall_ms)
-            elif known.stand != stand:
+                known = _Progress(stand, now.monotonic_ms, now.wall_ms, now.monotonic_ms)
+            elif known.stand != stand or (has_members and known.was_left(now)):
                 known.stand, known.since_ms = stand, now.monotonic_ms
                 known.since_wall_ms = now.wall_ms
+            if has_members:
+                known.members_ms = now.monotonic_ms
             self._progress[place] = known
             age_s = self._age_s(place, known, queue, committed, now)
             left = lane_backlog(self._context.state, group, topic_name, queue)
             messages = queue.next_offset - committed if left is None else left
             worst.add(group, topic_name, messages, age_s)
             still_ms = now.monotonic_ms - known.since_ms
-            if stand.offset >= queue.next_offset or not self._context.state.members.of_group(group):
+            if stand.offset >= queue.next_offset or not has_members:
                 continue
             if still_ms < BLOCKED_MS and known.since_ms == self._first_look_ms:
                 # The queue was at this position when this leader began; nobody knows since when.

@@ -31,6 +31,7 @@ from orderlymq_broker.state.records import (
 )
 from tests.broker.processors.adminshell import AdminShell, create_topic
 from tests.broker.processors.driver import ALICE, BOB, START_MS, Shell
+from tests.broker.processors.groups.test_returningmembers import unregister
 from tests.broker.processors.lanes.member import Member, lead, produce, without_tail
 from tests.broker.processors.requests import create, heartbeat, lock, send
 
@@ -183,6 +184,21 @@ def test_a_queue_that_moves_is_not_blocked_and_one_that_moves_again_no_more(
     commit(busy, 3)
     busy.pass_time(LOOK_MS, step=1_000)
     assert watch(busy)["blocked"] == []
+
+
+@pytest.mark.parametrize(("away_ms", "blocked"), [(100_000, 0), (20_000, 1)])
+def test_a_queue_is_blocked_since_its_group_has_members(
+    busy: AdminShell, away_ms: int, blocked: int
+) -> None:
+    """Law: after a time without members a queue is not blocked at once; members that end again and again block it."""
+    commit(busy, 1)
+    for _ in range(3):
+        unregister(busy)
+        busy.pass_time(away_ms, step=1_000)
+        heartbeat(busy, "alice")
+        busy.pass_time(2 * LOOK_MS, step=1_000)
+
+    assert len(watch(busy)["blocked"]) == blocked
 
 
 def test_a_warning_is_said_once_and_again_while_it_lasts(busy: AdminShell) -> None:
