@@ -76,12 +76,27 @@ class LaneAdministrator(Client):
         parked = [lane for lane in lanes if lane.state == "parked"]
         random = self.timeline.random
         if self.world.calm:
+            self._release_strange(parked)
             for lane in held:
                 # A message that kills its consumers would be held again.
                 is_deadly = self.world.plan.lane_deadly and random.random() < 0.5
                 self._free(lane, "skip" if is_deadly else "retry")
         elif held or (parked and random.random() < 0.3):
             self._free(random.choice(held or parked), random.choice(("retry", "skip")))
+
+    def _release_strange(self, parked: list[LaneShown]) -> None:
+        """Set the group again if it has tried a message too often.
+
+        A deletion whose answer was lost may arrive after the last change, and a heartbeat makes a group without our
+        settings, whose pauses are longer than the run.
+        """
+        strange = [
+            lane for lane in parked if self.world.plan.lane_letters and lane.tries > TRIES_MAX
+        ]
+        if strange:
+            self._set(BY_KEY)
+        for lane in strange:
+            self._free(lane, "retry")
 
     def _free(self, lane: LaneShown, action: str) -> None:
         ext = {"consumerGroup": GROUP, "topic": lane.topic, "key": lane.key, "action": action}
